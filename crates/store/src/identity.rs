@@ -111,6 +111,14 @@ impl Record {
     }
 }
 
+/// Gives a file that is to take another one's place its identity, where both file systems keep attributes. While the other
+/// one is in its place, this one counts as a copy.
+pub(crate) fn carry_over(from: &File, to: &File) {
+    if let Ok(Some(record)) = Record::of(from) {
+        let _ = record.set(to);
+    }
+}
+
 /// The identity of a file; `None` if it has none, or its file system keeps no attributes.
 #[must_use]
 pub fn read(path: &Path) -> Option<Uuid> {

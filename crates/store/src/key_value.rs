@@ -9,6 +9,7 @@ mod prefault;
 mod random;
 mod recovery;
 pub(crate) mod superblock;
+mod unfinished;
 
 use std::io;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::key_value::memory::KeyValueMemory;
 pub use crate::key_value::memory::KeyValueSettings;
 use crate::key_value::random::Random;
 pub use crate::key_value::recovery::{DamagePassedOver, RecoveryProgress};
+pub use crate::key_value::unfinished::Unfinished;
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
 

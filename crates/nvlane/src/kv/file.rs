@@ -1,15 +1,15 @@
 //! `nvlane kv check` and `nvlane kv repair`: key-value files of a target that does not run.
 
 use std::fmt;
-use std::fs::OpenOptions;
-use std::io::{BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use store::{Damage, DamageKind, ExaminedFile, PartitionReport};
+use store::{Certainty, Damage, DamageKind, ExaminedFile, PartitionReport, Unfinished};
 
 use crate::exit::{Ended, Failure};
 use crate::human_size::HumanSize;
@@ -20,7 +20,8 @@ use crate::output::Output;
 Reads the whole file, which no target may use meanwhile, and changes nothing. For each partition (one per thread of the target) it prints \
 the keys and bytes that `nvlane kv repair` would keep, and what is damaged, where, and how many keys that costs at least.
 
-A key is uncertain if a damaged range behind its newest readable record may have held a newer one.
+A key is uncertain if a damaged range behind its newest readable record may have held a newer one. A target serves a damaged file too if the \
+rest of it is certain: commands that need a lost value are refused, and its log names the keys.
 
 Exit code 0: the file is whole. 1: it is damaged. 2: it is in use, or no key-value file.")]
 pub(crate) struct CheckArguments {
@@ -34,11 +35,18 @@ pub(crate) struct CheckArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  nvlane kv repair pairs --out pairs.new --lost lost.txt && mv pairs.new pairs
+  nvlane kv repair pairs --out pairs.new --lost lost.txt
+  nvlane kv repair pairs --in-place --lost lost.txt
 
-FILE is not changed. The new file has the same number of partitions, and the pairs that are certain: no key in it has an older version than \
-it had. Left out are keys whose values are damaged, and keys of which a damaged range may have held a newer version. --keep-uncertain keeps \
-these, with the newest version that can be read, which may be an old one, or removed since.
+The new file has the same number of partitions, and the pairs that are certain: no key in it has an older version than it had. Left out are \
+keys whose values are damaged, and keys of which a damaged range may have held a newer version. --keep-uncertain keeps these, with the newest \
+version that can be read, which may be an old one, or removed since.
+
+A new file gets its name once it is whole and durable. --in-place writes it beside FILE, which needs as much space again, and then gives it \
+FILE's name, owner and rights; a file that is whole is left alone. A repair that is killed has changed nothing, and can be run again.
+
+A line of the list has a key, with escapes as in \"\\x00\", a tab, and what is known: \"damaged\" (its value), \"uncertain\", or \"kept, \
+uncertain\". Of keys of which nothing else can be read it has only the CRC32C of the key, behind the tab: \"unknown, CRC32C 1a2b3c4d\".
 
 Exit code 0: every key was kept. 1: keys were left out or are uncertain, as printed. 2: nothing was done.")]
 pub(crate) struct RepairArguments {
@@ -46,12 +54,15 @@ pub(crate) struct RepairArguments {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The file to be written, which must not exist.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
+    out: Option<PathBuf>,
+    /// Replace FILE by what is certain in it.
+    #[arg(long)]
+    in_place: bool,
     /// Keep keys of which a damaged range may have held a newer version.
     #[arg(long)]
     keep_uncertain: bool,
-    /// Write the keys that are left out to this file, which must not exist, one a line, with escapes as in "\x00".
+    /// Write the keys that are left out or uncertain to this file, one a line. An equal list may exist already.
     #[arg(long, value_name = "FILE")]
     lost: Option<PathBuf>,
     #[command(flatten)]
@@ -66,19 +77,33 @@ pub(crate) fn check(arguments: &CheckArguments) -> Ended {
 }
 
 pub(crate) fn repair(arguments: &RepairArguments) -> Ended {
-    if let Some(lost) = &arguments.lost {
-        check_new(lost, &arguments.out)?;
+    let RepairArguments { file, out, keep_uncertain, lost, .. } = arguments;
+    let target = out.as_ref().unwrap_or(file);
+    if let Some(out) = out
+        && out.symlink_metadata().is_ok()
+    {
+        return Err(Failure::usage(format!("--out {} exists: name a new file", out.display())));
     }
-    let examined = examine(&arguments.file)?;
-    examined.repair(&arguments.out, arguments.keep_uncertain).map_err(Failure::usage)?;
-    if let Some(path) = &arguments.lost {
-        write_lost(&examined, arguments.keep_uncertain, path)?;
+    if let Some(lost) = lost {
+        check_list(lost, [file, target])?;
     }
-    let repaired = Repaired { path: arguments.out.clone(), keeps_uncertain: arguments.keep_uncertain };
-    let report = Report::new(&examined, Some(repaired));
+    let examined = examine(file)?;
+    let is_left_alone = out.is_none() && examined.is_whole();
+    if let Some(lost) = lost.as_ref().filter(|_| !is_left_alone) {
+        write_lost(&examined, *keep_uncertain, lost)?;
+    }
+    let repaired = match out {
+        Some(out) => examined.repair(out, *keep_uncertain).map(|()| true),
+        None if is_left_alone => Ok(false),
+        None => examined.repair_in_place(*keep_uncertain).map(|()| true),
+    };
+    let is_written = repaired.map_err(Failure::usage)?;
+    let repaired = Repaired { path: target.clone(), keeps_uncertain: *keep_uncertain };
+    let report = Report::new(&examined, Some(repaired).filter(|_| is_written));
     arguments.output.print(&report)?;
     let is_complete = report.partitions.iter().all(|partition| {
-        partition.uncertain == 0 && partition.lost == 0 && !partition.unknown_keys_may_be_lost
+        partition.uncertain + partition.lost + partition.unknown_keys == 0
+            && !partition.unknown_keys_may_be_lost
     });
     Ok(ExitCode::from(u8::from(!is_complete)))
 }
@@ -98,28 +123,58 @@ fn examine(path: &Path) -> Result<ExaminedFile, Failure> {
     ExaminedFile::open(path, on_progress).map_err(Failure::usage)
 }
 
-/// Checks that the list of lost keys replaces neither a file nor the repaired one.
-fn check_new(lost: &Path, out: &Path) -> Result<(), Failure> {
-    if lost == out {
-        return Err(Failure::usage(format!("--lost and --out both name {}", out.display())));
-    }
-    if lost.exists() {
-        return Err(Failure::usage(format!("--lost {} exists: name a new file", lost.display())));
+/// Checks that the list of lost keys replaces neither the file nor the repaired one, and can be written.
+fn check_list(lost: &Path, others: [&PathBuf; 2]) -> Result<(), Failure> {
+    let is_same = |other: &&PathBuf| lost == **other || same_file(lost, other);
+    if let Some(other) = others.into_iter().find(is_same) {
+        return Err(Failure::usage(format!("--lost would replace {}: name another file", other.display())));
     }
     crate::output::check_file(Some(lost))
 }
 
+fn same_file(one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| std::fs::canonicalize(path).ok();
+    canonical(one).is_some_and(|one| canonical(other) == Some(one))
+}
+
+/// Writes the list of lost keys, unless a repair that was killed has left the same.
 fn write_lost(examined: &ExaminedFile, keeps_uncertain: bool, path: &Path) -> Result<(), Failure> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
-    let mut file = BufWriter::new(file.with_context(|| path.display().to_string())?);
+    let context = || path.display().to_string();
+    let list = Unfinished::new(path).with_context(context)?;
+    let mut file = BufWriter::new(list.file());
     let mut written = Ok(());
-    examined.left_out(keeps_uncertain, |key| {
+    examined.doubtful(|key| {
         if written.is_ok() {
-            written = writeln!(file, "{}", key.escape_ascii());
+            written = match key {
+                Ok((key, Certainty::Uncertain)) if keeps_uncertain => {
+                    writeln!(file, "{}\tkept, uncertain", key.escape_ascii())
+                }
+                Ok((key, Certainty::Uncertain)) => writeln!(file, "{}\tuncertain", key.escape_ascii()),
+                Ok((key, _)) => writeln!(file, "{}\tdamaged", key.escape_ascii()),
+                Err(name) => writeln!(file, "\tunknown, CRC32C {name:08x}"),
+            };
         }
     });
-    written.and_then(|()| file.flush()).with_context(|| path.display().to_string())?;
+    written.and_then(|()| file.flush()).with_context(context)?;
+    drop(file);
+    if path.symlink_metadata().is_ok() {
+        let is_equal = File::open(path).and_then(|before| has_same_content(list.file(), before));
+        list.abandon();
+        return match is_equal.with_context(context)? {
+            true => Ok(()),
+            false => Err(Failure::usage(format!("--lost {} exists: name a new file", path.display()))),
+        };
+    }
+    list.finish().with_context(context)?;
     Ok(())
+}
+
+fn has_same_content(mut one: &File, mut other: File) -> io::Result<bool> {
+    one.rewind()?;
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    one.read_to_end(&mut first)?;
+    other.read_to_end(&mut second)?;
+    Ok(first == second)
 }
 
 /// What was found in a file, and what was made of it.
@@ -152,6 +207,9 @@ struct Partition {
     bytes: u64,
     uncertain: u64,
     lost: u64,
+    /// Keys of which nothing can be read.
+    unknown_keys: u64,
+    /// Whether there may be more of them.
     unknown_keys_may_be_lost: bool,
     dropped_from: Option<u64>,
     damages: Vec<DamageLine>,
@@ -191,6 +249,7 @@ impl Partition {
             bytes: report.bytes,
             uncertain: report.uncertain_count,
             lost: report.lost_count,
+            unknown_keys: report.unknown_count,
             unknown_keys_may_be_lost: report.may_have_lost_more,
             dropped_from: report.dropped_from,
             damages: report.damages.iter().map(DamageLine::new).collect(),
@@ -238,7 +297,7 @@ impl fmt::Display for Report {
         } else if !self.is_whole {
             writeln!(
                 f,
-                "`nvlane kv repair {} --out NEW` writes what is certain to a new file",
+                "`nvlane kv repair {} --out NEW` writes what is certain to a new file, --in-place to this one",
                 self.file.display()
             )?;
         }
@@ -248,7 +307,7 @@ impl fmt::Display for Report {
 
 impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { partition, keys, uncertain, lost, .. } = self;
+        let Self { partition, keys, uncertain, lost, unknown_keys, .. } = self;
         let size = HumanSize(self.bytes.into());
         match self.oldest_generation.zip(self.newest_generation) {
             Some((oldest, newest)) => {
@@ -280,6 +339,11 @@ impl fmt::Display for Partition {
         }
         if self.unknown_keys_may_be_lost {
             writeln!(f, "  keys that were only written in damaged ranges are lost, and not known")?;
+        } else if *unknown_keys > 0 {
+            writeln!(
+                f,
+                "  {unknown_keys} keys that were only written in damaged ranges are lost, and not known"
+            )?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Examining a key-value file offline, and writing what is certain in it to a new one.
+//! Examining a key-value file offline, and writing what is certain in it to a new one, which may take its place.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use kv::log::{Certainty, Damage, Examined, LogSettings, Sync, rebuild};
@@ -12,6 +12,8 @@ use rustix::io::Errno;
 use super::mark;
 use super::random::Random;
 use super::superblock::Superblock;
+use super::unfinished::Unfinished;
+use crate::identity;
 use crate::open_error::OpenError;
 use crate::space;
 
@@ -43,7 +45,9 @@ pub struct PartitionReport {
     pub uncertain_count: u64,
     /// Keys whose values are damaged.
     pub lost_count: u64,
-    /// Whether damaged ranges may hold keys of which nothing else is known.
+    /// Keys of which nothing is known but that a damaged range has records of them.
+    pub unknown_count: u64,
+    /// Whether damaged ranges may hold further keys, nobody knows how many.
     pub may_have_lost_more: bool,
     /// What is damaged.
     pub damages: Vec<Damage>,
@@ -99,41 +103,102 @@ impl ExaminedFile {
         self.partitions.iter().map(report).collect()
     }
 
-    /// Whether nothing is damaged or missing.
+    /// Whether nothing is damaged or missing, and no key has lost its value.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.damaged_superblock.is_none()
             && self.bytes >= self.bytes_wanted
-            && self.partitions.iter().all(|partition| partition.damages.is_empty())
+            && self.partitions.iter().all(Examined::is_whole)
     }
 
-    /// Calls `each` with every key that [`repair`](Self::repair) leaves out.
-    pub fn left_out(&self, keeps_uncertain: bool, mut each: impl FnMut(&[u8])) {
+    /// Calls `each` with every key that is not certain, and with the name (CRC32C) of every key of which nothing else is
+    /// known.
+    pub fn doubtful(&self, mut each: impl FnMut(Result<(&[u8], Certainty), u32>)) {
         for partition in &self.partitions {
             let keys = partition.keys().into_iter();
-            keys.filter(|key| !keeps(key.certainty, keeps_uncertain)).for_each(|key| each(key.key));
+            keys.filter(|key| key.certainty != Certainty::Certain)
+                .for_each(|key| each(Ok((key.key, key.certainty))));
+            partition.unknown_names().into_iter().for_each(|name| each(Err(name)));
         }
     }
 
     /// Writes a new file with the pairs that are certain, or with `keeps_uncertain` those too of which a damaged range
-    /// may hold a newer version.
+    /// may hold a newer version. It gets its name once it is whole.
     ///
     /// # Errors
     /// If the new file exists, or one of them cannot be read or written.
     pub fn repair(&self, out: &Path, keeps_uncertain: bool) -> Result<(), OpenError> {
         let system = |action| move |source| OpenError::System { action, path: out.to_owned(), source };
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(out);
-        let file = file.map_err(system("create"))?;
-        let written = self.write(&file, out, keeps_uncertain);
-        if written.is_err() {
-            // Leave nothing half done. If even this fails, report the first error.
-            let _ = std::fs::remove_file(out);
+        if out.symlink_metadata().is_ok() {
+            return Err(system("create")(io::ErrorKind::AlreadyExists.into()));
         }
-        written.map_err(system("write"))
+        let unfinished = Unfinished::new(out).map_err(system("create"))?;
+        if let Err(error) = self.write(unfinished.file(), keeps_uncertain) {
+            unfinished.abandon();
+            return Err(system("write")(error));
+        }
+        unfinished.finish().map_err(system("create"))
     }
 
-    fn write(&self, file: &File, out: &Path, keeps_uncertain: bool) -> io::Result<()> {
+    /// As [`repair`](Self::repair), and replaces the file by the new one, which belongs to the same user.
+    ///
+    /// # Errors
+    /// If it is no regular file, has other names, is in use, or the new one cannot be written beside it. Nothing has
+    /// changed then.
+    pub fn repair_in_place(&self, keeps_uncertain: bool) -> Result<(), OpenError> {
+        let path = std::fs::canonicalize(&self.path);
+        let system = |action| move |source| OpenError::System { action, path: self.path.clone(), source };
+        let path = path.map_err(system("find"))?;
+        let refuse = |is, remedy| Err(OpenError::WrongKind { path: self.path.clone(), is, remedy });
+        let before = self.file.metadata().map_err(system("look at"))?;
+        if !before.is_file() {
+            return refuse("no regular file", "write to another one with --out");
+        }
+        if before.nlink() != 1 {
+            return refuse("a file with several names", "write to another one with --out");
+        }
+        let unfinished = Unfinished::new(&path).map_err(system("create a file beside"))?;
+        match self.replace(&path, &before, &unfinished, keeps_uncertain) {
+            Ok(()) => unfinished.replace().map_err(system("replace")),
+            Err(error) => {
+                unfinished.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes what takes the place of the file, and makes sure that this is possible.
+    fn replace(
+        &self,
+        path: &Path,
+        before: &Metadata,
+        unfinished: &Unfinished,
+        keeps_uncertain: bool,
+    ) -> Result<(), OpenError> {
+        let system = |action| move |source| OpenError::System { action, path: self.path.clone(), source };
+        let file = unfinished.file();
+        self.write(file, keeps_uncertain).map_err(system("write a file beside"))?;
+        let own = file.metadata().map_err(system("look at a file beside"))?;
+        if (own.uid(), own.gid()) != (before.uid(), before.gid()) {
+            std::os::unix::fs::fchown(file, Some(before.uid()), Some(before.gid()))
+                .map_err(system("give its owner to a file beside"))?;
+        }
+        file.set_permissions(before.permissions()).map_err(system("give its rights to a file beside"))?;
+        file.sync_all().map_err(system("write a file beside"))?;
+        // From now on no target opens it.
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {}
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked { path: self.path.clone() }),
+            Err(errno) => return Err(system("lock")(errno.into())),
+        }
+        let now = path.symlink_metadata().map_err(system("look at"))?;
+        if (now.dev(), now.ino()) != (before.dev(), before.ino()) {
+            return Err(OpenError::Replaced { path: self.path.clone() });
+        }
+        Ok(())
+    }
+
+    fn write(&self, file: &File, keeps_uncertain: bool) -> io::Result<()> {
         let random = Random::System;
         let superblock = Superblock { identity: random.draw(), ..self.superblock };
         let bytes = superblock.end().max(self.bytes);
@@ -151,8 +216,8 @@ impl ExaminedFile {
         // Only now it is a key-value file.
         superblock.write_copies(file)?;
         mark::set(file);
-        let directory = out.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        identity::carry_over(&self.file, file);
+        Ok(())
     }
 
     /// Its path.
@@ -180,6 +245,7 @@ fn report(partition: &Examined) -> PartitionReport {
         bytes: certain.map(|key| key.record_bytes).sum(),
         uncertain_count: count(Certainty::Uncertain),
         lost_count: count(Certainty::Lost),
+        unknown_count: partition.unknown_names().len() as u64,
         may_have_lost_more: partition.has_holes(),
         damages: partition.damages.clone(),
         dropped_from: partition.dropped_from,
@@ -201,4 +267,64 @@ fn read_there(file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use wire::uuid::Uuid;
+
+    use super::super::superblock::bytes_min;
+    use super::*;
+
+    fn new_file(path: &Path) -> File {
+        let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+        file.set_len(bytes_min(1)).unwrap();
+        Superblock::open(path, bytes_min(1), 1, &Random::System).unwrap();
+        file
+    }
+
+    fn examine(path: &Path) -> ExaminedFile {
+        ExaminedFile::open(path, |_, _| ()).unwrap()
+    }
+
+    #[test]
+    fn a_file_repaired_in_place_is_another_one_with_its_name_its_rights_and_its_identity() {
+        let place = tempfile::tempdir().unwrap();
+        let [path, link] = ["pairs", "link"].map(|name| place.path().join(name));
+        let file = new_file(&path);
+        file.set_permissions(PermissionsExt::from_mode(0o640)).unwrap();
+        let machine = Uuid::from_bytes([1; 16]);
+        let identity = identity::claim(&path, machine, machine).ok().map(|(uuid, _)| uuid);
+        symlink(&path, &link).unwrap();
+        examine(&link).repair_in_place(false).unwrap();
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        let (before, now) = (file.metadata().unwrap(), path.metadata().unwrap());
+        assert!(before.ino() != now.ino() && examine(&path).is_whole());
+        assert_eq!((now.mode(), now.uid(), now.len()), (before.mode(), before.uid(), before.len()));
+        assert_eq!(identity::read(&path), identity);
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "nothing else is left");
+    }
+
+    #[test]
+    fn a_file_is_not_repaired_in_place_that_is_in_use_was_replaced_or_has_other_names() {
+        let place = tempfile::tempdir().unwrap();
+        let [path, other, moved] = ["pairs", "other", "moved"].map(|name| place.path().join(name));
+        let file = new_file(&path);
+        let refusal = |examined: &ExaminedFile| examined.repair_in_place(false).unwrap_err().to_string();
+        let examined = examine(&path);
+        std::fs::hard_link(&path, &other).unwrap();
+        assert!(refusal(&examined).contains("several names"));
+        std::fs::remove_file(&other).unwrap();
+        let reader = File::open(&path).unwrap();
+        rustix::fs::flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
+        assert!(refusal(&examined).contains("in use"), "{}", refusal(&examined));
+        drop(reader);
+        std::fs::rename(&path, &moved).unwrap();
+        new_file(&path);
+        assert!(refusal(&examined).contains("replaced by another file"));
+        assert_eq!(file.metadata().unwrap().ino(), moved.metadata().unwrap().ino());
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "nothing else is left");
+    }
 }
