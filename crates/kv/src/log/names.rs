@@ -70,8 +70,9 @@ impl NameList {
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, names) = bytes.split_at_checked(Self::HEAD_BYTES)?;
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
-        let names =
-            names.chunks_exact(NAME_BYTES).map(|name| u32::from_le_bytes(name.try_into().expect("four bytes")));
+        let names = names
+            .chunks_exact(NAME_BYTES)
+            .map(|name| u32::from_le_bytes(name.try_into().expect("four bytes")));
         Some(Self { generation: number(0), from: number(8), to: number(16), names: names.collect() })
     }
 

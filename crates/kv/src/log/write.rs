@@ -373,7 +373,8 @@ impl Log {
         };
         buffer.fill(0);
         superblock.encode(buffer);
-        if self.names.generation == newest {
+        // A power cut may take back what is not durable: that is no damage.
+        if self.names.generation == newest && self.head_end() == self.durable_end {
             self.names.to = self.head_end();
             self.names.encode_behind(&superblock, buffer);
         }

@@ -12,8 +12,8 @@ use crate::controller::{ControllerKind, ControllerRecord, Life, Transition};
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::LaneId;
 use crate::state::{
-    ControllerState, DamageState, ListenerState, LogState, NamespaceState, PairsState, QueueState, RecoveryState,
-    SubsystemState, TargetState,
+    ControllerState, DamageState, ListenerState, LogState, NamespaceState, PairsState, QueueState,
+    RecoveryState, SubsystemState, TargetState,
 };
 use crate::subsystem::{Namespace, Subsystem, SubsystemId};
 

@@ -153,3 +153,20 @@ fn a_log_that_is_built_anew_keeps_the_time() {
     let mut again = Bench::start(built, Sync::Always, Moment { unix_s: 0, ..after(150) });
     assert_eq!((again.left_s(b"short"), again.left_s(b"long")), (None, Some(350)));
 }
+
+#[test]
+fn writes_that_a_power_cut_takes_back_are_no_damage_although_a_mark_was_written_behind_them() {
+    let settings = settings(Sync::None);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    for seconds in 1..10 {
+        bench.set_until(format!("key {seconds}").as_bytes(), 5000);
+        bench.set_clock(Moment { unix_s: UNIX_S + 3600 * seconds, ..after(100 * seconds) });
+        bench.settle();
+        assert!(bench.log.is_unflushed && bench.log.recorded.time.is_some());
+        let mut again = Bench::start(bench.disk.durable(), Sync::None, after(1000));
+        assert_eq!(again.log.next_notice(), None);
+        assert_eq!(again.log.counters().lost_unknown_count, 0);
+        assert_eq!(again.value(b"key 0"), None);
+    }
+}
