@@ -18,6 +18,7 @@ use subsystem::limits::Limits;
 use wire::id::Nsid;
 use wire::pdu::{DataAlignment, Digests};
 
+pub(crate) use self::clocks::WALL_AHEAD_S;
 use crate::coverage::{Waiting, WireLimits};
 use crate::pair_settings::PairSettings;
 use crate::random::Random;

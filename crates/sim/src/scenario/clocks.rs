@@ -2,7 +2,9 @@
 
 use super::{Fault, Scenario};
 use crate::random::Random;
-use crate::shared::clocks::WALL_AHEAD_S;
+
+/// What the wall clock may be ahead of the time, s: right, ten minutes, in 1970, about to leave 31 and 32 bits.
+pub(crate) const WALL_AHEAD_S: [i64; 6] = [0, 600, -600, -1_699_999_990, 447_483_640, 2_594_967_290];
 
 impl Scenario {
     /// Steps of the wall clock, and a machine that is suspended: only keys expire by these clocks.

@@ -3,14 +3,11 @@
 use reactor::Moment;
 
 use crate::random::Random;
-use crate::scenario::SECOND;
+use crate::scenario::{SECOND, WALL_AHEAD_S};
 
 /// When a run begins, s since the beginning of 1970, and how long the machine has been on then.
 const START_S: u64 = 1_700_000_000;
 const SINCE_BOOT_S: u64 = 1000;
-
-/// What the wall clock may be ahead of the time, s: right, ten minutes, in 1970, about to leave 31 and 32 bits.
-pub(crate) const WALL_AHEAD_S: [i64; 6] = [0, 600, -600, -1_699_999_990, 447_483_640, 2_594_967_290];
 
 /// The clocks of the target's machine.
 pub(crate) struct Clocks {
