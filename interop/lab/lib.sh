@@ -92,9 +92,10 @@ is_live() { [ "$(cat "$SYSFS/state")" = live ]; }
 
 # verified_fio OPTION...: fio with direct I/O, every block checksummed and read back.
 verified_fio() {
+    local output=/tmp/fio.$BASHPID
     fio --eta=never --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio \
-        --verify=crc32c --verify_fatal=1 --end_fsync=1 --randrepeat=1 "$@" >"/tmp/fio.$BASHPID" 2>&1 ||
-        { cat "/tmp/fio.$BASHPID"; fail "fio $*"; }
+        --verify=crc32c --verify_fatal=1 --end_fsync=1 --randrepeat=1 "$@" >"$output" 2>&1 ||
+        { cat "$output"; fail "fio $*"; }
 }
 
 # write_files DIR: files of all sizes with their checksums, fsynced one by one.
