@@ -1,7 +1,7 @@
 //! The clock of a partition, by which its pairs expire, and what its log keeps of it.
 //!
-//! The clock follows the time since the boot of the machine, which nobody sets. The wall clock is used where a client
-//! gives or gets Unix time, and at the first start after a boot.
+//! The clock follows the time since the boot of the machine, which no step of the wall clock changes. The wall clock is
+//! used where a client gives or gets Unix time, and at the first start after a boot.
 //!
 //! Expiry times in a log are in *log time*: seconds that go on from one start to the next, at first Unix time. What
 //! passed between the last mark of a log and a start is known

@@ -1,4 +1,4 @@
-//! A moment by two clocks: one that nobody sets, by which stored pairs expire, and the wall clock.
+//! A moment by two clocks: the time since the boot, by which stored pairs expire, and the wall clock.
 
 use std::cell::Cell;
 use std::sync::OnceLock;

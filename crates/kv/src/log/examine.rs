@@ -162,7 +162,7 @@ impl Examined {
         self.damages.is_empty() && !self.keys.values().any(|latest| latest.head.kind == Kind::Lost)
     }
 
-    /// Whether damaged ranges may hold keys of which nothing else is known, and nobody knows how many.
+    /// Whether damaged ranges may hold an unknown number of keys that were written nowhere else.
     #[must_use]
     pub fn has_holes(&self) -> bool {
         self.holes.iter().any(|(_, hole)| !hole.is_bounded())

@@ -654,7 +654,7 @@ impl Log {
         self.notices.pop_front()
     }
 
-    /// Tells of something that is passed over. Of much, only the beginning is told.
+    /// Queues a notice of something that is passed over. With [`NOTICE_COUNT_MAX`] waiting, damage is only counted.
     fn notice(&mut self, notice: Notice) {
         self.counters.damage_count += u64::from(matches!(notice, Notice::Passed { .. }));
         if self.notices.len() < NOTICE_COUNT_MAX {

@@ -47,7 +47,7 @@ pub struct PartitionReport {
     pub lost_count: u64,
     /// Keys of which nothing is known but that a damaged range has records of them.
     pub unknown_count: u64,
-    /// Whether damaged ranges may hold further keys, nobody knows how many.
+    /// Whether damaged ranges may hold an unknown number of keys that were written nowhere else.
     pub may_have_lost_more: bool,
     /// What is damaged.
     pub damages: Vec<Damage>,
