@@ -48,8 +48,13 @@ impl World {
     pub(super) fn await_end_of_barred(&mut self, host: usize) {
         let host = &self.hosts[host];
         let mut connections = if host.namespace.is_some() { host.connections() } else { Vec::new() };
-        // Without a Connect that has succeeded, the target does not know whose connection it is.
-        connections.retain(|id| self.shared.network.connections[*id].is_connected());
+        // Without a Connect that has succeeded, the target does not know whose connection it is. A queue that owes
+        // authentication has a deadline of its own.
+        let is_asked = self.shared.scenario.authentication.is_some();
+        connections.retain(|id| {
+            let connection = &self.shared.network.connections[*id];
+            connection.is_connected() && !(is_asked && connection.may_owe_authentication())
+        });
         self.barred = Some(Barred { since_ns: self.shared.now_ns, connections });
     }
 
