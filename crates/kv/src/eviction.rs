@@ -58,16 +58,22 @@ const AGAIN_MIN: u64 = ALL_AGAIN / 32;
 /// they were evicted from Kept, or are forgotten after that.
 const FEWER_IF_MISSED: u64 = 5;
 const MORE_IF_FORGOTTEN: u64 = 2;
-/// Units of used items moved to make room once, before used ones are evicted too.
-const MOVED_UNITS_MAX: usize = 4 * REGION_UNITS;
+/// Units of used items moved to make room once, before used ones are evicted too: for the first region that a store
+/// needs, and for each further one, so that a store of many regions takes no longer than a client waits.
+const MOVED_UNITS: (usize, usize) = (4 * REGION_UNITS, 2 * REGION_UNITS);
+/// Items that are prefetched for.
+const ITEMS_AHEAD: usize = 12;
 /// Regions compared before one is emptied or demoted.
 const CANDIDATE_COUNT: usize = 8;
 /// Regions among which the sparsest is sought at a time, while pairs may be evicted.
 const SPARSE_COUNT: usize = 64;
 /// Units that emptying a region must free: while pairs may be evicted, and if not.
 const LEAST_FREED: (usize, usize) = (REGION_UNITS / 4, FREED_MIN);
-/// Buckets moved at a time to end a growth of the index before it can shrink.
-const GROWTH_STEPS: usize = 4096;
+/// Buckets moved for a store to end a growth of the index before it can shrink, while there are items to evict.
+const GROWTH_STEPS: usize = 1024;
+/// Buckets moved to shrink the index while there are items to evict: for the first region that a store needs, and for
+/// each further one.
+const SHRINK_STEPS: (usize, usize) = (4096, 2048);
 /// Regions scanned for expired items at a time, when eviction is disabled.
 const SCAN_COUNT: usize = 64;
 
@@ -95,6 +101,11 @@ pub(crate) struct Evictor {
     ghosts: Ghosts,
     /// By queue: its oldest region, and the unit in it that the hand examines next.
     hands: [(u32, usize); 2],
+    /// Units, and buckets of the index, that may still be moved for the present store: the one after so many others.
+    moves_left: usize,
+    growth_steps_left: usize,
+    shrink_steps_left: usize,
+    stored_count: u64,
     /// The regions to examine next: for values to drop, for sparse ones, and for expired items.
     region_hand: u32,
     sparse_hand: u32,
@@ -112,6 +123,10 @@ impl Evictor {
             random: 0,
             ghosts,
             hands: [(0, 0); 2],
+            moves_left: 0,
+            growth_steps_left: 0,
+            shrink_steps_left: 0,
+            stored_count: u64::MAX,
             region_hand: 0,
             sparse_hand: 0,
             expiry_hand: 0,
@@ -203,7 +218,14 @@ impl Evictor {
     /// Evicts items until there is more room.
     fn evict(&mut self, pairs: &mut Pairs, demand: Demand) -> bool {
         let before = pairs.heap.room();
-        let mut moved_units = 0;
+        if self.stored_count == pairs.counters.stored_count {
+            self.moves_left = (self.moves_left + MOVED_UNITS.1).min(MOVED_UNITS.0);
+            self.shrink_steps_left = (self.shrink_steps_left + SHRINK_STEPS.1).min(SHRINK_STEPS.0);
+        } else {
+            self.stored_count = pairs.counters.stored_count;
+            (self.moves_left, self.growth_steps_left) = (MOVED_UNITS.0, GROWTH_STEPS);
+            self.shrink_steps_left = SHRINK_STEPS.0;
+        }
         // A region of which something is held stays; used items may stay in the first pass.
         let mut regions_left = 4 * pairs.heap.regions.count() + 4;
         // The queue whose oldest region stays.
@@ -215,19 +237,22 @@ impl Evictor {
                 if demand == Demand::Index {
                     return false;
                 }
-                if shrink_index(pairs, before, oldest.is_some()) {
+                if self.shrink_index(pairs, before, oldest.is_some()) {
                     return true;
                 }
             }
-            let Some((queue, region)) = oldest else { return false };
+            let Some((queue, region)) = oldest else { break };
             pairs.heap.regions.end_filling(region);
             let (hand_region, mut from) = self.hands[queue as usize];
             if hand_region != region {
                 from = 0;
             }
+            let mut ahead = Ahead::of(pairs, &self.ghosts, region, from);
             while let Some((at, item)) = pairs.heap.regions.next_item(region, from) {
                 from = at + 1;
-                moved_units += self.pass(pairs, queue, item, moved_units < MOVED_UNITS_MAX);
+                ahead.prefetch_next(pairs, &self.ghosts);
+                let moved_units = self.pass(pairs, queue, item, self.moves_left > 0);
+                self.moves_left = self.moves_left.saturating_sub(moved_units);
                 if pairs.heap.room() > before {
                     self.hands[queue as usize] = (region, from);
                     return true;
@@ -237,6 +262,32 @@ impl Evictor {
             if pairs.heap.regions.use_of(region) == Use::Items(queue) {
                 pairs.heap.regions.renew(region);
                 blocked = if blocked.is_none() { Some(queue) } else { None };
+            }
+        }
+        // What is left of items cannot go now: the index gives way, however much of it is moved.
+        demand == Demand::Items && is_index_older(pairs, None) && self.shrink_index(pairs, before, false)
+    }
+
+    /// Shrinks the index until there is more room than `before`. Returns whether there is. If something else can be
+    /// evicted, a bounded number of buckets is moved.
+    fn shrink_index(&mut self, pairs: &mut Pairs, before: usize, has_items: bool) -> bool {
+        while pairs.table.begin_squeeze(&pairs.counters, has_items) {
+            while let Some(home) = pairs.table.index.next_to_move(0) {
+                if has_items {
+                    let left = if pairs.table.index.is_growing() {
+                        &mut self.growth_steps_left
+                    } else {
+                        &mut self.shrink_steps_left
+                    };
+                    if *left == 0 {
+                        return false;
+                    }
+                    *left -= 1;
+                }
+                pairs.move_bucket(home);
+                if pairs.heap.room() > before {
+                    return true;
+                }
             }
         }
         false
@@ -394,6 +445,33 @@ impl Evictor {
     }
 }
 
+/// Items of a region whose entries, which are anywhere in the index, are prefetched while the items before them are
+/// passed.
+struct Ahead {
+    region: u32,
+    /// The unit of the region from which on nothing is prefetched yet.
+    from: usize,
+}
+
+impl Ahead {
+    /// Prefetches for the first items at or after unit `from` of a region.
+    fn of(pairs: &Pairs, ghosts: &Ghosts, region: u32, from: usize) -> Self {
+        let mut ahead = Self { region, from };
+        (0..ITEMS_AHEAD).for_each(|_| ahead.prefetch_next(pairs, ghosts));
+        ahead
+    }
+
+    /// Prefetches for the next item.
+    fn prefetch_next(&mut self, pairs: &Pairs, ghosts: &Ghosts) {
+        if let Some((at, item)) = pairs.heap.regions.next_item(self.region, self.from) {
+            self.from = at + 1;
+            let hash = pairs.table.hash_of_item(&pairs.heap, item);
+            pairs.heap.memory.prefetch(pairs.table.home(hash));
+            ghosts.prefetch(hash);
+        }
+    }
+}
+
 /// Whether the index is larger than its entries need, or has pairs that were stored before the oldest region of items
 /// was begun.
 fn is_index_older(pairs: &Pairs, oldest: Option<u32>) -> bool {
@@ -401,27 +479,6 @@ fn is_index_older(pairs: &Pairs, oldest: Option<u32>) -> bool {
     pairs.table.is_sparse()
         || inline_count > 0
             && oldest.is_none_or(|region| pairs.heap.regions.inline_stored_since(region) < inline_count)
-}
-
-/// Shrinks the index until there is more room than `before`. Returns whether there is. If it was about to grow, and
-/// something else can be evicted, it grows only a little further.
-fn shrink_index(pairs: &mut Pairs, before: usize, has_items: bool) -> bool {
-    let mut steps_left = GROWTH_STEPS;
-    while pairs.table.begin_squeeze(&pairs.counters) {
-        while let Some(home) = pairs.table.index.next_to_move(0) {
-            if pairs.table.index.is_growing() && has_items {
-                if steps_left == 0 {
-                    return false;
-                }
-                steps_left -= 1;
-            }
-            pairs.move_bucket(home);
-            if pairs.heap.room() > before {
-                return true;
-            }
-        }
-    }
-    false
 }
 
 /// Calls `each` with the items of a region. Returns for how many it returned `true`.

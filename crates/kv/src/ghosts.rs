@@ -104,6 +104,14 @@ impl Ghosts {
         (before - self.counts[Queue::Kept as usize]) as u64
     }
 
+    /// Prefetches what [`record`](Self::record) changes for a key.
+    pub(crate) fn prefetch(&self, hash: KeyHash) {
+        let (line, _) = self.place(hash);
+        if let Some(slots) = self.lines.get(line) {
+            reactor::prefetch(slots);
+        }
+    }
+
     /// Forgets a key. Returns what is known of it.
     pub(crate) fn take(&mut self, hash: KeyHash) -> Option<Ghost> {
         let (line, tag) = self.place(hash);

@@ -25,6 +25,8 @@ const SHRINKS_AT: f64 = 1.5;
 /// Cells of a bucket up to which an index that is shrunk to make room takes inline pairs: fewer than those at which it
 /// grows.
 const SQUEEZED_CELLS: usize = 7;
+/// The largest part of its size to which the index is shrunk to make room while there are items to evict.
+const LEAST_SQUEEZE: (u64, u64) = (3, 4);
 /// Spare lines that moving a bucket may need: per line of its own, and in addition. An entry has at most eight cells,
 /// so a line without room for one has at least four taken.
 const SPARE_LINES: (usize, usize) = (3, 4);
@@ -147,8 +149,9 @@ impl Table {
     }
 
     /// Begins to shrink the index to make room, evicting the inline pairs that do not fit: to half of its size, or as
-    /// far as the entries of items allow. A resize under way is continued. `false` if that would free nothing.
-    pub(crate) fn begin_squeeze(&mut self, counters: &Counters) -> bool {
+    /// far as the entries of items allow. A resize under way is continued. `false` if that would free nothing, or with
+    /// `has_items`, which can be evicted instead, little for moving all entries.
+    pub(crate) fn begin_squeeze(&mut self, counters: &Counters, has_items: bool) -> bool {
         if self.index.is_resizing() {
             self.index.squeeze();
             return true;
@@ -157,7 +160,8 @@ impl Table {
         let item_cells = (counters.pair_count - counters.inline_count) as f64;
         let for_items = item_cells / (GROWS_AT * (FULL_CELLS.0 - FULL_CELLS.1) * GROUP_BUCKETS as f64);
         let wanted = (groups / 2).max(for_items as u64 + 1).max(GROUPS_MIN);
-        if wanted.next_multiple_of(REGION_GROUPS) + REGION_GROUPS > groups {
+        let most = if has_items { groups / LEAST_SQUEEZE.1 * LEAST_SQUEEZE.0 } else { groups };
+        if wanted.next_multiple_of(REGION_GROUPS) + REGION_GROUPS > groups || wanted > most {
             return false;
         }
         self.index.begin_squeeze(wanted);
