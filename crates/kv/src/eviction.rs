@@ -234,10 +234,11 @@ impl Evictor {
             regions_left -= 1;
             let oldest = self.oldest(&pairs.heap.regions, blocked);
             if is_index_older(pairs, oldest.map(|(_, region)| region)) {
-                if demand == Demand::Index {
+                let is_for_index = demand == Demand::Index;
+                if is_for_index && !pairs.table.must_grow_for_items(&pairs.counters) {
                     return false;
                 }
-                if self.shrink_index(pairs, before, oldest.is_some()) {
+                if !is_for_index && self.shrink_index(pairs, before, oldest.is_some()) {
                     return true;
                 }
             }

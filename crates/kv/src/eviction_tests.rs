@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use proptest::prelude::*;
 use reactor::CHUNK_BYTES;
 
+use crate::index::GROUP_BUCKETS;
 use crate::item::HEADER_BYTES as ITEM_HEADER_BYTES;
 use crate::pair::{Attributes, Condition, Stored};
 use crate::processor::Processor;
+use crate::regions::REGION_BYTES;
 use crate::settings::Settings;
 
 fn processor(memory_bytes: usize) -> Processor {
@@ -94,6 +96,47 @@ fn memory_follows_sizes_that_shift() {
         let (shifted, alone) = (held(&mut processor, &round, count), held(&mut fresh, &round, count));
         println!("{length}: {shifted} after others, {alone} alone");
         assert!(shifted * 100 >= alone * 93, "values of {length}: {shifted} after others, {alone} alone");
+    }
+}
+
+/// Buckets of the index that one store may move, and pairs: in all, and for each region that it needs.
+const BUCKETS_MOVED: (u64, u64) = (6144, 2048);
+const PAIRS_MOVED: (u64, u64) = (4096, 2048);
+/// Mean cells taken per bucket, of eleven, beyond which look-ups follow long lists of overflow lines.
+const CELLS_MAX: u64 = 14;
+
+#[test]
+fn a_store_moves_a_bounded_part_of_a_full_memory_while_sizes_shift_and_the_index_follows() {
+    let memory_bytes = 16 << 20;
+    let sizes = [2, 1_000_000, 2, 4000, 100, 1_000_000, 10, 30_000, 60_000];
+    let value = vec![7; 1_000_000];
+    let mut processor = processor(memory_bytes);
+    for (round, length) in sizes.into_iter().enumerate() {
+        let count = (2 * memory_bytes / (length + 40)).min(memory_bytes / 24);
+        let region_count = (length / REGION_BYTES + 1) as u64;
+        let most = [BUCKETS_MOVED, PAIRS_MOVED].map(|(all, each)| all + each * region_count);
+        let moved = |processor: &mut Processor| {
+            let pairs = processor.pairs_mut();
+            [pairs.table.index.moved_count, pairs.counters.moved_count]
+        };
+        for number in 0..count {
+            let key = |number: usize| format!("{round:02}:{number:08}");
+            let before = moved(&mut processor);
+            assert_eq!(put(&mut processor, &key(number), &value[..length]), Stored::Done);
+            let after = moved(&mut processor);
+            let by_this: [u64; 2] = std::array::from_fn(|at| after[at] - before[at]);
+            let is_bounded = by_this.iter().zip(most).all(|(&moved, most)| moved <= most);
+            assert!(is_bounded, "a store of {length} bytes moved {by_this:?} buckets and pairs of {most:?}");
+            // Half of those stored lately are used.
+            let key = key(number - number / 8 * (number % 4) / 4);
+            let hash = processor.hash(key.as_bytes());
+            if let Some(place) = processor.find(hash, key.as_bytes()) {
+                processor.touch(place);
+            }
+        }
+        let index = &processor.pairs_mut().table.index;
+        let (cells, buckets) = (index.used_cells, index.group_count() * GROUP_BUCKETS);
+        assert!(cells < CELLS_MAX * buckets, "after values of {length}: {cells} cells in {buckets} buckets");
     }
 }
 

@@ -53,6 +53,9 @@ pub(crate) struct Index {
     /// While the cells used are in this range no resize is needed: its start and its length.
     right_from: u64,
     right_count: u64,
+    /// Buckets moved so far.
+    #[cfg(test)]
+    pub(crate) moved_count: u64,
 }
 
 /// A resize under way.
@@ -98,6 +101,8 @@ impl Index {
             used_cells: 0,
             right_from: 0,
             right_count: 0,
+            #[cfg(test)]
+            moved_count: 0,
         }
     }
 
@@ -272,6 +277,10 @@ impl Index {
     pub(crate) fn advance(&mut self) -> Range<u64> {
         let Some(resize) = &mut self.resize else { return 0..0 };
         resize.left_count -= 1;
+        #[cfg(test)]
+        {
+            self.moved_count += 1;
+        }
         let left_count = resize.left_count;
         let mut unready = 0..0;
         if resize.is_growing {

@@ -148,6 +148,17 @@ impl Table {
             && (self.index.used_cells as f64) < SHRINKS_AT * (GROUP_BUCKETS * groups) as f64
     }
 
+    /// Number of groups from which the index would grow with the entries of items alone.
+    fn groups_for_items(counters: &Counters) -> u64 {
+        let item_cells = (counters.pair_count - counters.inline_count) as f64;
+        (item_cells / (GROWS_AT * (FULL_CELLS.0 - FULL_CELLS.1) * GROUP_BUCKETS as f64)) as u64 + 1
+    }
+
+    /// Whether the entries of items alone need a larger index.
+    pub(crate) fn must_grow_for_items(&self, counters: &Counters) -> bool {
+        Self::groups_for_items(counters) > self.index.group_count()
+    }
+
     /// Begins to shrink the index to make room, evicting the inline pairs that do not fit: to half of its size, or as
     /// far as the entries of items allow. A resize under way is continued. `false` if that would free nothing, or with
     /// `has_items`, which can be evicted instead, little for moving all entries.
@@ -157,9 +168,7 @@ impl Table {
             return true;
         }
         let groups = self.index.group_count();
-        let item_cells = (counters.pair_count - counters.inline_count) as f64;
-        let for_items = item_cells / (GROWS_AT * (FULL_CELLS.0 - FULL_CELLS.1) * GROUP_BUCKETS as f64);
-        let wanted = (groups / 2).max(for_items as u64 + 1).max(GROUPS_MIN);
+        let wanted = (groups / 2).max(Self::groups_for_items(counters)).max(GROUPS_MIN);
         let most = if has_items { groups / LEAST_SQUEEZE.1 * LEAST_SQUEEZE.0 } else { groups };
         if wanted.next_multiple_of(REGION_GROUPS) + REGION_GROUPS > groups || wanted > most {
             return false;
