@@ -12,9 +12,12 @@
 //! turn, for items of any size, pieces, chunks, or the index.
 //!
 //! New has a share of the items' memory, and the hand passes over it while it has more. A key that is stored again soon
-//! after it was evicted goes to Kept. If it was evicted from New so recently that all of the memory would have held it,
-//! the share of New grows; if from Kept, it shrinks: the adaptation of ARC, for queues without moves on use (CAR, FAST
-//! 2004). So new items leave soon during scans, and stay longer while popularity drifts.
+//! after it was evicted goes to Kept. If its queue would have held it with a tenth more of all items, the share of that
+//! queue grows: so the next bytes of either would bring as many hits, and new items leave soon during scans, and stay
+//! longer while popularity drifts, or where keys are used again after a while and then never.
+//!
+//! Of the items of New that were used once only a part goes to Kept where few of those that went there were used again:
+//! keys that are used twice and never again would fill it.
 //!
 //! Keys that are stored in a loop longer than memory would push each other out of Kept before their next use. Each key
 //! that is stored again after it was evicted from Kept lowers the part of such keys that go there, and each that is
@@ -28,7 +31,7 @@ use std::ops::RangeInclusive;
 use reactor::random::SplitMix64;
 
 use crate::ghosts::{Ghost, Ghosts};
-use crate::item::{BITS_AT, FETCHED, HELD, USES};
+use crate::item::{BITS_AT, FETCHED, HELD, USED_ONCE, USES};
 use crate::key::KeyHash;
 use crate::pairs::Pairs;
 use crate::place::Place;
@@ -50,7 +53,20 @@ const SHORTER_IF_UNUSED: u64 = 8;
 const WHOLE: u64 = 1 << 32;
 /// The share of New at the start, and its limits.
 const SHARE: u64 = WHOLE / 10 * 3;
-const SHARES: RangeInclusive<u64> = WHOLE / 50..=WHOLE / 2;
+const SHARES: RangeInclusive<u64> = WHOLE / 50..=WHOLE / 5 * 4;
+/// How many times its bytes an item changes the share of New.
+const SHARE_STEP: u64 = 4;
+/// The part of all items by which a queue would have to be longer to have held a key that changes the share of New: one
+/// of this number.
+const LONGER_ONE_IN: u64 = 10;
+/// The most that such a key weighs where few keys of its queue are remembered.
+const WEIGHT_MAX: u64 = 1 << 16;
+/// The part of the items that went to Kept after one use and were used there, of ten, from which on all such items go
+/// there; fewer go with less, and one of this number always, to learn of a change.
+const ONCE_ENOUGH: u64 = 3;
+const ONCE_ONE_IN: u64 = 50;
+/// From so many of them on their part is known.
+const ONCE_KNOWN: u64 = 100;
 /// All keys that are stored again after they were evicted, of which a part goes to Kept, and the smallest part.
 const ALL_AGAIN: u64 = 1 << 32;
 const AGAIN_MIN: u64 = ALL_AGAIN / 32;
@@ -93,6 +109,8 @@ pub(crate) struct Evictor {
     new_share: u64,
     /// The time for which a region of Kept stays at most, in bytes stored.
     kept_for: u64,
+    /// Items that went to Kept after one use and were evicted from there without another, lately.
+    once_unused: u64,
     /// The part of the keys that are stored again after they were evicted that goes to Kept.
     again: u64,
     /// Chooses these keys.
@@ -119,6 +137,7 @@ impl Evictor {
             policy,
             new_share: SHARE,
             kept_for: 0,
+            once_unused: 0,
             again: ALL_AGAIN,
             random: 0,
             ghosts,
@@ -149,19 +168,19 @@ impl Evictor {
         if self.ghosts.is_empty() {
             return Queue::New;
         }
-        let [new_count, kept_count] = [Queue::New, Queue::Kept].map(|queue| self.ghosts.count(queue).max(1));
+        let counts = [Queue::New, Queue::Kept].map(|queue| self.ghosts.count(queue).max(1) as u64);
         let Some(Ghost { queue, later_count }) = self.ghosts.take(hash) else { return Queue::New };
         let (regions, item_count) = (&pairs.heap.regions, pairs.item_count());
         let [new_units, kept_units] = [Queue::New, Queue::Kept].map(|queue| regions.item_units(queue) as u64);
         let all_units = (new_units + kept_units).max(1);
-        let step = units(bytes) as u64 * (WHOLE / all_units);
+        let weight = weight(counts, queue, later_count, item_count);
+        let step = SHARE_STEP * weight * units(bytes) as u64 * (WHOLE / all_units);
         // Of an item evicted from New: what was stored since, New once and then as much as was evicted later.
         let since_stored = WHOLE / all_units * new_units + WHOLE / item_count.max(1) * later_count;
         match queue {
             Queue::New if since_stored > WHOLE => {}
-            Queue::New => self.new_share += step * (kept_count / new_count).max(1) as u64,
+            Queue::New => self.new_share += step,
             Queue::Kept | Queue::Fetched => {
-                let step = step * (new_count / kept_count).max(1) as u64;
                 self.new_share = self.new_share.saturating_sub(step);
                 self.keep_for(regions, self.kept_for + LONGER_IF_MISSED * bytes as u64);
                 self.again -= self.again * FEWER_IF_MISSED / item_count.max(FEWER_IF_MISSED);
@@ -169,8 +188,13 @@ impl Evictor {
             }
         }
         self.new_share = self.new_share.clamp(*SHARES.start(), *SHARES.end());
+        if self.draw() < self.again { Queue::Kept } else { Queue::New }
+    }
+
+    /// A random number below 2^32.
+    fn draw(&mut self) -> u64 {
         self.random = SplitMix64::nth(self.random, 1);
-        if self.random >> 32 < self.again { Queue::Kept } else { Queue::New }
+        self.random >> 32
     }
 
     /// Whether pairs that have not expired may be evicted.
@@ -309,6 +333,19 @@ impl Evictor {
         if is_kept { kept } else { new }
     }
 
+    /// Whether an item of New that was used once goes to Kept: not always where few of those that went there are used
+    /// again.
+    fn keeps_used_once(&mut self, pairs: &mut Pairs) -> bool {
+        let used = pairs.heap.once_used;
+        let all = used + self.once_unused;
+        if all > (pairs.item_count() / 2).max(2 * ONCE_KNOWN) {
+            pairs.heap.once_used /= 2;
+            self.once_unused /= 2;
+        }
+        let chance = (WHOLE / all.max(1) * used * 10 / ONCE_ENOUGH).max(WHOLE / ONCE_ONE_IN);
+        all < ONCE_KNOWN || self.draw() < chance
+    }
+
     /// Changes the time for which regions of Kept stay, after an item of `bytes` was passed. Where most are used again,
     /// a scan goes by; where few are, other keys are in use now.
     fn note_kept(&mut self, regions: &Regions, queue: Queue, bytes: u64, is_used: bool) {
@@ -337,15 +374,20 @@ impl Evictor {
         }
         let is_expired = pairs.is_expired(&header);
         let bytes = pairs.heap.pair_bytes(item) as u64;
+        let uses = header.bits & USES;
+        let is_used_once = queue == Queue::New && uses == 1;
         if may_move
-            && header.bits & USES != 0
+            && !matches!(uses, 0 | USED_ONCE)
             && !is_expired
+            && (!is_used_once || self.keeps_used_once(pairs))
             && let Some(to) = move_item(pairs, item, Queue::Kept)
         {
             self.note_kept(&pairs.heap.regions, queue, bytes, true);
-            pairs.heap.memory.bytes_mut(to, BITS_AT, 1)[0] = header.bits & !USES;
+            let uses = if is_used_once { USED_ONCE } else { 0 };
+            pairs.heap.memory.bytes_mut(to, BITS_AT, 1)[0] = header.bits & !USES | uses;
             return pairs.heap.item_units(to, header);
         }
+        self.once_unused += u64::from(uses == USED_ONCE);
         self.note_kept(&pairs.heap.regions, queue, bytes, false);
         let hash = evict(pairs, item);
         if !is_expired {
@@ -602,6 +644,18 @@ fn age(pairs: &mut Pairs, region: u32) -> usize {
         from = at + 1;
     }
     uses * 64 / seen.max(1)
+}
+
+/// How much a key weighs that was evicted from a queue `later_count` keys ago: 0 if the queue would not have held it with
+/// a tenth more of all items. Where fewer keys of the queue are remembered than that, each of them weighs more.
+fn weight(counts: [u64; 2], queue: Queue, later_count: u64, item_count: u64) -> u64 {
+    let (own, all) = (counts[queue as usize], counts[0] + counts[1]);
+    let remembered = Ghosts::PER_ITEM as u64 * LONGER_ONE_IN;
+    if own * remembered < all {
+        return (all / (own * remembered)).min(WEIGHT_MAX);
+    }
+    let later_in_queue = u128::from(later_count) * u128::from(own) / u128::from(all);
+    u64::from(later_in_queue * u128::from(LONGER_ONE_IN) <= u128::from(item_count))
 }
 
 /// Moves an item that is not held to the end of a queue. `None` if there is no memory for that.

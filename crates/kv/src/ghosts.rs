@@ -16,9 +16,6 @@ const LINE_COUNT: usize = 32;
 /// Memory of a partition for each line of fingerprints.
 const BYTES_PER_LINE: usize = 8 << 10;
 
-/// Fingerprints for each item.
-const PER_ITEM: usize = 2;
-
 /// A key that was evicted not long ago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ghost {
@@ -38,6 +35,9 @@ pub(crate) struct Ghosts {
 }
 
 impl Ghosts {
+    /// Fingerprints for each item.
+    pub(crate) const PER_ITEM: usize = 2;
+
     /// Bytes for a partition of this memory.
     pub(crate) fn bytes_for(memory_bytes: usize) -> usize {
         memory_bytes / BYTES_PER_LINE * size_of::<[u16; LINE_COUNT]>()
@@ -83,7 +83,7 @@ impl Ghosts {
     /// Records a key evicted from a queue, of a partition with `item_count` items. Returns how many keys evicted from
     /// Kept are forgotten for it.
     pub(crate) fn record(&mut self, hash: KeyHash, queue: Queue, item_count: u64) -> u64 {
-        let count = PER_ITEM * item_count as usize;
+        let count = Self::PER_ITEM * item_count as usize;
         // A quarter of each line is in use at least, and a half after a change of their number.
         if !(self.used_count * LINE_COUNT / 4..=self.used_count * LINE_COUNT).contains(&count) {
             self.use_lines(count / (LINE_COUNT / 2));

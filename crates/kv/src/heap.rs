@@ -41,6 +41,8 @@ pub(crate) struct Heap {
     pub(crate) has_log: bool,
     /// No item has expired up to this second of the partition's clock.
     pub(crate) unexpired_until_s: u32,
+    /// Items that came to the queue of kept items after one use and were used there, lately.
+    pub(crate) once_used: u64,
     /// Number of values that are arriving.
     pub(crate) pending_count: usize,
     /// Kept values that were dropped, possibly on other threads.
@@ -61,6 +63,7 @@ impl Heap {
             access: AccessClock::new(),
             evicted: None,
             has_log: false,
+            once_used: 0,
             unexpired_until_s: u32::MAX,
             pending_count: 0,
             returned: Arc::default(),

@@ -37,8 +37,10 @@ pub(crate) const STALE: u8 = 1 << 6;
 pub(crate) const WON: u8 = 1 << 7;
 /// Bits of an item that are kept in the log.
 pub(crate) const MARKS: u8 = STALE | WON | FETCHED;
-/// Recent uses, 0 to 2.
+/// Uses since the item came to its queue, 0 to 2, or [`USED_ONCE`].
 pub(crate) const USES: u8 = 0b11;
+/// The item came to the queue of kept items after one use, and has not been used there.
+pub(crate) const USED_ONCE: u8 = 3;
 /// The largest use count of an item.
 pub const USES_MAX: u8 = 2;
 

@@ -1,7 +1,7 @@
 //! Marking items as read, and their last accesses.
 
 use super::Heap;
-use crate::item::{FETCHED, Header, USES, USES_MAX};
+use crate::item::{FETCHED, Header, USED_ONCE, USES, USES_MAX};
 use crate::place::Place;
 use crate::regions::Use;
 
@@ -9,7 +9,7 @@ impl Heap {
     /// Whether reading an item changes its header: most often not.
     #[inline(always)]
     pub(crate) fn is_touch_due(&self, header: &Header) -> bool {
-        header.bits & USES < USES_MAX || header.bits & FETCHED == 0 || header.stamp != self.access.now()
+        header.bits & USES != USES_MAX || header.bits & FETCHED == 0 || header.stamp != self.access.now()
     }
 
     /// Marks a pair as read, which delays its eviction.
@@ -18,7 +18,13 @@ impl Heap {
         let Some(item) = place.item() else { return };
         let header = self.header(item);
         if self.is_touch_due(&header) {
-            let uses = (header.bits & USES).saturating_add(1).min(USES_MAX);
+            let uses = match header.bits & USES {
+                USED_ONCE => {
+                    self.once_used += 1;
+                    1
+                }
+                uses => (uses + 1).min(USES_MAX),
+            };
             let bits = header.bits & !USES | FETCHED | uses;
             self.set_header(item, Header { bits, stamp: self.access.now(), ..header });
         }
