@@ -135,6 +135,9 @@ impl World {
                 if status.is(Status::ABORT_REQUESTED) && (has_waited || is_cancelled) {
                     return Some("aborted");
                 }
+                if status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
+                    return self.was_lane_damaged(host, lane, begin_ns).then_some("data damaged on the way");
+                }
                 let durability = scenario.pairs.as_ref().map(|pairs| pairs.durability);
                 if durability.is_none_or(|durability| durability == PairDurability::Memory) {
                     return None;
@@ -241,9 +244,14 @@ impl World {
 
     /// Whether a bit was wrong on a connection of the command's lane since it began.
     pub(super) fn was_damaged(&self, command: &Command) -> bool {
-        let lane = self.hosts[command.host].lanes[command.lane].actor;
+        self.was_lane_damaged(command.host, command.lane, command.begin_ns)
+    }
+
+    /// Whether a bit was wrong on a connection of a lane at this time or later.
+    fn was_lane_damaged(&self, host: usize, lane: usize, since_ns: u64) -> bool {
+        let lane = self.hosts[host].lanes[lane].actor;
         let is_it = |connection: &Connection| {
-            connection.dialler == lane && connection.damaged_ns.is_some_and(|at_ns| at_ns >= command.begin_ns)
+            connection.dialler == lane && connection.damaged_ns.is_some_and(|at_ns| at_ns >= since_ns)
         };
         self.shared.network.connections.iter().rev().any(is_it)
     }
