@@ -199,7 +199,9 @@ fn simple(text: &str) -> Result<Answer, String> {
         "NOT_FOUND" => Answer::Missing,
         "CLIENT_ERROR cannot increment or decrement non-numeric value" => Answer::NotNumeric,
         "SERVER_ERROR object too large for cache" => Answer::TooLarge,
-        "SERVER_ERROR out of memory storing object" | "SERVER_ERROR out of memory" => Answer::NoMemory,
+        "SERVER_ERROR out of memory storing object"
+        | "SERVER_ERROR out of memory"
+        | "SERVER_ERROR log is full, the rest is headroom for cleaning" => Answer::NoMemory,
         _ => Answer::Number(number(text)?),
     })
 }
