@@ -360,6 +360,8 @@ impl Examined {
         };
         let whole = whole_to.min(limit);
         let (mut position, mut keyed) = (block_bytes, Vec::with_capacity(KEYED_BYTES_MAX));
+        // Others may have been in the empty rest of the block of a damaged record.
+        let mut is_behind_damage = false;
         while position < limit {
             let left = limit - position;
             let to_block = (position + 1).next_multiple_of(block_bytes).min(limit) - position;
@@ -374,9 +376,15 @@ impl Examined {
                     self.take(settings, group, &head, &keyed, order, is_whole);
                     self.take_list(settings, &head, bytes, order, is_whole)?;
                     position += head.record_bytes();
+                    is_behind_damage = !is_whole;
                     continue;
                 }
             } else if is_blank && !position.is_multiple_of(block_bytes) {
+                if std::mem::take(&mut is_behind_damage) && position < whole {
+                    self.note(DamageKind::Records, generation, start + position as u64, to_block as u64);
+                    self.hide(Hole::new(generation, position as u64, (position + to_block) as u64));
+                    group.is_damaged = true;
+                }
                 position += to_block;
                 continue;
             }
@@ -399,6 +407,7 @@ impl Examined {
                 self.take(settings, group, &head, &keyed, order, is_whole);
                 self.take_list(settings, &head, bytes, order, is_whole)?;
                 position += head.record_bytes();
+                is_behind_damage = !is_whole;
                 continue;
             }
             let mut next = position + 1;
@@ -417,7 +426,7 @@ impl Examined {
                 self.hide(Hole::new(generation, position as u64, next as u64));
                 group.is_damaged = true;
             }
-            position = next;
+            (position, is_behind_damage) = (next, false);
         }
         Ok(())
     }

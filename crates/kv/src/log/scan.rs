@@ -62,6 +62,8 @@ pub(crate) struct Scanner {
     /// Where the present record begins, or the empty rest of a block.
     begun_at: u64,
     checksum: Checksum,
+    /// Whether the record before is damaged: others may have been in the empty rest of its block.
+    is_behind_damage: bool,
     /// The bytes among which a record is sought, and the first of them at which none was found.
     window: Vec<u8>,
     sought: usize,
@@ -94,6 +96,7 @@ impl Scanner {
             head: None,
             begun_at: location.position,
             checksum: Checksum::behind(&[0; HEAD_BYTES]),
+            is_behind_damage: false,
             window: Vec::new(),
             sought: 0,
             set_count: 0,
@@ -159,6 +162,9 @@ impl Scanner {
                     if left == count {
                         self.state = State::Head;
                         self.end = to_block;
+                        if std::mem::take(&mut self.is_behind_damage) && self.begun_at < self.whole_to {
+                            sink.on_hole(self.begun_at..to_block);
+                        }
                     }
                     count
                 }
@@ -196,6 +202,7 @@ impl Scanner {
                             return self.on_end(sink);
                         }
                         sink.on_end(if is_whole { Ending::Whole } else { Ending::Damaged });
+                        self.is_behind_damage = !is_whole;
                         self.end = self.location.position + count as u64;
                         (self.state, self.filled, self.head) = (State::Head, 0, None);
                     }

@@ -289,6 +289,27 @@ fn every_missing_end_is_repaired_without_older_versions() {
     }
 }
 
+/// The end of a segment that the disk has lost, as if it had never been written. Behind what a superblock says, the end
+/// of the newest one would not be missed: the log was stopped, so nothing is.
+#[test]
+fn a_segment_without_its_end_serves_no_older_versions() {
+    let settings = settings(Sync::Always);
+    let (image, truth, before) = damageable(true);
+    let used: BTreeSet<usize> = in_use(&image).into_iter().map(|at| at / SECTOR_BYTES).collect();
+    let (mut refused_count, mut count) = (0, 0);
+    for sector in used.into_iter().map(|sector| sector * SECTOR_BYTES) {
+        let Some(in_log) = (sector as u64).checked_sub(settings.start) else { continue };
+        let left = settings.segment_bytes - in_log % settings.segment_bytes;
+        let mut damaged = image.clone();
+        damaged[sector..sector + left as usize].fill(0);
+        let what = format!("nothing from byte {sector} of its segment on");
+        refused_count += usize::from(judge_start(&damaged, &truth, &before, &what).is_none());
+        repair(&damaged, &truth, &before, &what);
+        count += 1;
+    }
+    println!("{refused_count} of {count} lost ends are refused");
+}
+
 #[test]
 #[ignore = "takes minutes: cargo test -p nvlane-kv --lib all_missing_ends -- --ignored"]
 fn all_missing_ends_are_repaired_without_older_versions() {
