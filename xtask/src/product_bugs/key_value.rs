@@ -7,6 +7,8 @@ const WRONG_BITS: Judge =
     unit_test("nvlane-kv", "log::tests::damage::every_wrong_bit_of_a_log_in_use_is_refused_harmless_or_told");
 const MISSING_ENDS: Judge =
     unit_test("nvlane-kv", "log::tests::damage::every_missing_end_is_repaired_without_older_versions");
+const LOST_ENDS: Judge =
+    unit_test("nvlane-kv", "log::tests::damage::a_segment_without_its_end_serves_no_older_versions");
 const DAMAGED_SECTORS: Judge = unit_test(
     "nvlane-kv",
     "log::tests::damage::a_damaged_sector_is_known_and_what_it_may_hide_is_not_served",
@@ -262,11 +264,30 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
 pub(super) const DAMAGED_FILES: &[Bug] = &[
     Bug {
         name: "end-of-log-not-known",
-        judge: DAMAGED_SECTORS,
+        judge: LOST_ENDS,
+        sites: &[
+            Site(
+                "crates/kv/src/log/recover.rs",
+                "superblock if superblock.newest < generation => 0,
+                    superblock => superblock.known_end,",
+                "superblock if BUG || superblock.newest < generation => 0,
+                    superblock => superblock.known_end,",
+            ),
+            Site(
+                "crates/kv/src/log/recover.rs",
+                "if whole_end < known_end || is_torn {",
+                "if whole_end < known_end && !BUG || is_torn {",
+            ),
+        ],
+    },
+    // What follows a damaged record in its block was lost with it, and is taken for never written.
+    Bug {
+        name: "rest-behind-damage-empty",
+        judge: LOST_ENDS,
         sites: &[Site(
-            "crates/kv/src/log/recover.rs",
-            "if whole_end < known_end || is_torn {",
-            "if whole_end < known_end && !BUG || is_torn {",
+            "crates/kv/src/log/scan.rs",
+            "self.is_behind_damage = !is_whole;",
+            "self.is_behind_damage = !is_whole && !BUG;",
         )],
     },
     Bug {
