@@ -8,6 +8,7 @@ mod memory;
 mod prefault;
 mod random;
 mod recovery;
+mod sectors;
 pub(crate) mod superblock;
 mod unfinished;
 

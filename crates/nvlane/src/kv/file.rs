@@ -187,6 +187,8 @@ struct Report {
     bytes_wanted: u64,
     /// First byte of a damaged superblock of the file.
     damaged_superblock: Option<u64>,
+    /// First bytes of sectors of 4,096 bytes that the disk cannot read.
+    unreadable: Vec<u64>,
     partitions: Vec<Partition>,
     repaired: Option<Repaired>,
 }
@@ -233,6 +235,7 @@ impl Report {
             bytes: examined.bytes,
             bytes_wanted: examined.bytes_wanted,
             damaged_superblock: examined.damaged_superblock,
+            unreadable: examined.unreadable.iter().copied().collect(),
             partitions: examined.reports().iter().enumerate().map(Partition::new).collect(),
             repaired,
         }
@@ -288,6 +291,9 @@ impl fmt::Display for Report {
         }
         if let Some(offset) = self.damaged_superblock {
             writeln!(f, "  byte {offset}: one of two superblocks of the file; the other one suffices")?;
+        }
+        for sector in &self.unreadable {
+            writeln!(f, "  byte {sector}, 4096 bytes: the disk cannot read them (EIO); they count as lost")?;
         }
         for partition in &self.partitions {
             partition.fmt(f)?;

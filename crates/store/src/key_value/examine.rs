@@ -1,5 +1,6 @@
 //! Examining a key-value file offline, and writing what is certain in it to a new one, which may take its place.
 
+use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 
 use super::mark;
 use super::random::Random;
+use super::sectors::read_around;
 use super::superblock::Superblock;
 use super::unfinished::Unfinished;
 use crate::identity;
@@ -29,6 +31,8 @@ pub struct ExaminedFile {
     pub bytes_wanted: u64,
     /// The first byte of a superblock of the file that is damaged; the other copy suffices.
     pub damaged_superblock: Option<u64>,
+    /// The first bytes of sectors of 4,096 bytes that the disk cannot read (EIO): what they held is lost.
+    pub unreadable: BTreeSet<u64>,
     partitions: Vec<Examined>,
 }
 
@@ -69,7 +73,8 @@ impl ExaminedFile {
             Err(errno) => return Err(system("lock")(errno.into())),
         }
         let bytes = file.metadata().map_err(system("look at"))?.len();
-        let found = Superblock::read_damaged(&file, path)?;
+        let mut unreadable = BTreeSet::new();
+        let found = Superblock::read_damaged(&file, path, &mut unreadable)?;
         let mut examined = Self {
             file,
             path: path.to_owned(),
@@ -77,6 +82,7 @@ impl ExaminedFile {
             bytes,
             bytes_wanted: found.superblock.end(),
             damaged_superblock: found.damaged,
+            unreadable: BTreeSet::new(),
             partitions: Vec::new(),
         };
         let mut read_bytes = 0;
@@ -85,11 +91,12 @@ impl ExaminedFile {
             let mut read = |offset: u64, into: &mut [u8]| {
                 read_bytes += into.len() as u64;
                 on_progress(read_bytes.min(bytes), bytes);
-                read_there(&examined.file, offset, into)
+                read_around(&examined.file, offset, into, &mut unreadable)
             };
             let partition = Examined::read(&settings, bytes, &mut read).map_err(system("read"))?;
             examined.partitions.push(partition);
         }
+        examined.unreadable = unreadable;
         Ok(examined)
     }
 
@@ -107,6 +114,7 @@ impl ExaminedFile {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.damaged_superblock.is_none()
+            && self.unreadable.is_empty()
             && self.bytes >= self.bytes_wanted
             && self.partitions.iter().all(Examined::is_whole)
     }

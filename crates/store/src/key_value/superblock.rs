@@ -7,6 +7,7 @@
 //! The two copies of it are equal. A new file gets them first; they say that it is divided once its logs' superblocks
 //! are durable, so that those are never missing but by damage.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -17,6 +18,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::random::Random;
+use super::sectors::{SECTOR_BYTES, read_around};
 use crate::open_error::OpenError;
 
 /// Size of a superblock, and unit of the logs' reads and writes, bytes.
@@ -167,12 +169,20 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// The superblock of a file that need not be whole.
-    pub(super) fn read_damaged(file: &File, path: &Path) -> Result<Copies, OpenError> {
+    /// The superblock of a file that need not be whole. Sectors that cannot be read are added to `unreadable`.
+    pub(super) fn read_damaged(
+        file: &File,
+        path: &Path,
+        unreadable: &mut BTreeSet<u64>,
+    ) -> Result<Copies, OpenError> {
+        let system = |action| move |source| OpenError::System { action, path: path.to_owned(), source };
+        let bytes = file.metadata().map_err(system("look at"))?.len();
         let mut copies = vec![0; COPIES_LENGTH];
-        let read = file.read_at(&mut copies, 0);
-        let count =
-            read.map_err(|source| OpenError::System { action: "read", path: path.to_owned(), source })?;
+        read_around(file, 0, &mut copies, unreadable).map_err(system("read"))?;
+        if unreadable.len() * SECTOR_BYTES >= COPIES_LENGTH {
+            return Err(system("read")(Errno::IO.into()));
+        }
+        let count = usize::try_from(bytes).unwrap_or(COPIES_LENGTH).min(COPIES_LENGTH);
         if count == 0 {
             return Err(OpenError::Empty {
                 name: path.display().to_string(),
@@ -440,7 +450,7 @@ mod tests {
             file.set_len(length).unwrap();
             let refusal = divided_bytes(&path, &file, length).unwrap_err().to_string();
             assert!(refusal.contains("was cut"), "{length}: {refusal}");
-            match Superblock::read_damaged(&file, &path) {
+            match Superblock::read_damaged(&file, &path, &mut BTreeSet::new()) {
                 Ok(found) => assert_eq!(found.superblock, made, "{length}"),
                 Err(refusal) => assert!(length < 68 && refusal.to_string().contains("was cut"), "{refusal}"),
             }
