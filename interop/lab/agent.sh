@@ -29,6 +29,7 @@ clean_up() {
     while umount -R /mnt 2>/dev/null; do :; done
     timeout 20 nvme disconnect-all
     nvmet_stop
+    awk '$2 ~ "^/tmp/" { print $2 }' /proc/mounts | sort -r | xargs -r -n 1 umount -l
     rm -rf /tmp/* /var/tmp/*
     [ -z "$(ls /sys/class/nvme 2>/dev/null)" ] && [ -z "$(ls "$NVMET/subsystems" 2>/dev/null)" ]
 }
