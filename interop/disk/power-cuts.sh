@@ -26,7 +26,8 @@ logged() {
 unlogged() { dmsetup --noudevsync remove --retry logged; }
 mark() { dmsetup message logged 0 mark "acked-$1"; }
 
-# serve ENGINE STORAGE...: a target with these namespaces.
+# serve ENGINE STORAGE...: a target with these namespaces. All on one processor: of two flushes at the same time
+# dm-log-writes logs with the first what both make durable, and the second may end before it.
 serve() {
     local engine=$1 storage; shift
     {
@@ -37,7 +38,7 @@ serve() {
         printf '[[listener]]\naddress = "127.0.0.1:4420"\n[[subsystem]]\nnqn = "%s"\nhosts = "any"\n' "$TARGET_NQN"
         for storage; do printf '[[subsystem.namespace]]\nstorage = "%s"\n' "$storage"; done
     } >/tmp/nvlane.toml
-    "$NVLANE" target --config /tmp/nvlane.toml >/tmp/target.log 2>&1 & TARGET=$!
+    taskset -c 0 "$NVLANE" target --config /tmp/nvlane.toml >/tmp/target.log 2>&1 & TARGET=$!
     wait_for 60 grep -q ' ready ' /tmp/target.log
 }
 end_target() { kill "$TARGET"; wait "$TARGET" || { cat /tmp/target.log; fail 'the target'; }; }
