@@ -26,8 +26,9 @@ logged() {
 unlogged() { dmsetup --noudevsync remove --retry logged; }
 mark() { dmsetup message logged 0 mark "acked-$1"; }
 
-# serve ENGINE STORAGE...: a target with these namespaces. All on one processor: of two flushes at the same time
-# dm-log-writes logs with the first what both make durable, and the second may end before it.
+# serve ENGINE STORAGE...: a target with these namespaces. It runs on one processor: dm-log-writes gives all completed
+# writes to the first flush that begins and logs them when that flush ends, so a second flush that ends before it would be
+# answered before the log has them.
 serve() {
     local engine=$1 storage; shift
     {

@@ -12,12 +12,13 @@
 //! turn, for items of any size, pieces, chunks, or the index.
 //!
 //! New has a share of the items' memory, and the hand passes over it while it has more. A key that is stored again soon
-//! after it was evicted goes to Kept. If its queue would have held it with a tenth more of all items, the share of that
-//! queue grows: so the next bytes of either would bring as many hits, and new items leave soon during scans, and stay
-//! longer while popularity drifts, or where keys are used again after a while and then never.
+//! after it was evicted goes to Kept. Such a key raises the share of New if New would still hold it, were it longer by a
+//! tenth of all items, and lowers the share if Kept would: the share settles where more memory would bring both queues
+//! the same number of hits. So new items leave soon during scans, and stay longer while popularity drifts, or where
+//! keys are used a second time after a while and then never.
 //!
-//! Of the items of New that were used once only a part goes to Kept where few of those that went there were used again:
-//! keys that are used twice and never again would fill it.
+//! An item of New that was used more than once goes to Kept. Of those that were used once a part goes there: the smaller,
+//! the fewer of the earlier ones were used in Kept. Keys that are used twice and never again would fill it.
 //!
 //! Keys that are stored in a loop longer than memory would push each other out of Kept before their next use. Each key
 //! that is stored again after it was evicted from Kept lowers the part of such keys that go there, and each that is
@@ -54,18 +55,19 @@ const WHOLE: u64 = 1 << 32;
 /// The share of New at the start, and its limits.
 const SHARE: u64 = WHOLE / 10 * 3;
 const SHARES: RangeInclusive<u64> = WHOLE / 50..=WHOLE / 5 * 4;
-/// How many times its bytes an item changes the share of New.
+/// A key that changes the share of New changes it by its bytes, times this and its weight.
 const SHARE_STEP: u64 = 4;
-/// The part of all items by which a queue would have to be longer to have held a key that changes the share of New: one
-/// of this number.
+/// By how much longer a queue would have to be to still hold a key that changes the share of New: one of so many of all
+/// items.
 const LONGER_ONE_IN: u64 = 10;
-/// The most that such a key weighs where few keys of its queue are remembered.
+/// The largest weight of such a key, where few keys of its queue are remembered.
 const WEIGHT_MAX: u64 = 1 << 16;
-/// The part of the items that went to Kept after one use and were used there, of ten, from which on all such items go
-/// there; fewer go with less, and one of this number always, to learn of a change.
+/// If so many of ten items that went to Kept after one use were used there, all such items go there; with fewer, a
+/// part in proportion.
 const ONCE_ENOUGH: u64 = 3;
+/// The smallest part: one of so many, so that a change is noticed.
 const ONCE_ONE_IN: u64 = 50;
-/// From so many of them on their part is known.
+/// Items counted before the part is below all.
 const ONCE_KNOWN: u64 = 100;
 /// All keys that are stored again after they were evicted, of which a part goes to Kept, and the smallest part.
 const ALL_AGAIN: u64 = 1 << 32;
@@ -77,7 +79,7 @@ const MORE_IF_FORGOTTEN: u64 = 2;
 /// Units of used items moved to make room once, before used ones are evicted too: for the first region that a store
 /// needs, and for each further one, so that a store of many regions takes no longer than a client waits.
 const MOVED_UNITS: (usize, usize) = (4 * REGION_UNITS, 2 * REGION_UNITS);
-/// Items that are prefetched for.
+/// Items, ahead of the hand, whose buckets and fingerprints are prefetched.
 const ITEMS_AHEAD: usize = 12;
 /// Regions compared before one is emptied or demoted.
 const CANDIDATE_COUNT: usize = 8;
@@ -119,10 +121,11 @@ pub(crate) struct Evictor {
     ghosts: Ghosts,
     /// By queue: its oldest region, and the unit in it that the hand examines next.
     hands: [(u32, usize); 2],
-    /// Units, and buckets of the index, that may still be moved for the present store: the one after so many others.
+    /// What the present store may still move: units of used items, and buckets of an index that grows, or shrinks.
     moves_left: usize,
     growth_steps_left: usize,
     shrink_steps_left: usize,
+    /// Number of stores before the present one.
     stored_count: u64,
     /// The regions to examine next: for values to drop, for sparse ones, and for expired items.
     region_hand: u32,

@@ -74,7 +74,7 @@ impl ExaminedFile {
         }
         let bytes = file.metadata().map_err(system("look at"))?.len();
         let mut unreadable = BTreeSet::new();
-        let found = Superblock::read_damaged(&file, path, &mut unreadable)?;
+        let found = Superblock::read_damaged(&file, path, bytes, &mut unreadable)?;
         let mut examined = Self {
             file,
             path: path.to_owned(),
@@ -82,7 +82,7 @@ impl ExaminedFile {
             bytes,
             bytes_wanted: found.superblock.end(),
             damaged_superblock: found.damaged,
-            unreadable: BTreeSet::new(),
+            unreadable,
             partitions: Vec::new(),
         };
         let mut read_bytes = 0;
@@ -91,12 +91,11 @@ impl ExaminedFile {
             let mut read = |offset: u64, into: &mut [u8]| {
                 read_bytes += into.len() as u64;
                 on_progress(read_bytes.min(bytes), bytes);
-                read_around(&examined.file, offset, into, &mut unreadable)
+                read_around(&examined.file, offset, into, &mut examined.unreadable)
             };
             let partition = Examined::read(&settings, bytes, &mut read).map_err(system("read"))?;
             examined.partitions.push(partition);
         }
-        examined.unreadable = unreadable;
         Ok(examined)
     }
 
@@ -260,21 +259,11 @@ fn report(partition: &Examined) -> PartitionReport {
     }
 }
 
-/// Reads what the file has there, and zeros behind its end.
+/// As [`read_around`], but a sector that the disk cannot read is an error.
 fn read_there(file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
-    let mut at = 0;
-    while at < into.len() {
-        match file.read_at(&mut into[at..], offset + at as u64) {
-            Ok(0) => {
-                into[at..].fill(0);
-                break;
-            }
-            Ok(count) => at += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+    let mut unreadable = BTreeSet::new();
+    read_around(file, offset, into, &mut unreadable)?;
+    if unreadable.is_empty() { Ok(()) } else { Err(Errno::IO.into()) }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::io::Errno;
 
-/// What is read at once around an error, bytes: a sector of most disks, or eight.
+/// Bytes read at a time after an error: one sector of 4,096 bytes, or eight of 512.
 pub(super) const SECTOR_BYTES: usize = 4096;
 
 /// Reads what the file has there, and zeros behind its end. The first bytes of sectors that the disk cannot read (EIO)

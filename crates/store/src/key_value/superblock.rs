@@ -169,14 +169,15 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// The superblock of a file that need not be whole. Sectors that cannot be read are added to `unreadable`.
+    /// The superblock of a file of so many bytes that need not be whole. Sectors that the disk cannot read are added to
+    /// `unreadable`.
     pub(super) fn read_damaged(
         file: &File,
         path: &Path,
+        bytes: u64,
         unreadable: &mut BTreeSet<u64>,
     ) -> Result<Copies, OpenError> {
         let system = |action| move |source| OpenError::System { action, path: path.to_owned(), source };
-        let bytes = file.metadata().map_err(system("look at"))?.len();
         let mut copies = vec![0; COPIES_LENGTH];
         read_around(file, 0, &mut copies, unreadable).map_err(system("read"))?;
         if unreadable.len() * SECTOR_BYTES >= COPIES_LENGTH {
@@ -450,7 +451,7 @@ mod tests {
             file.set_len(length).unwrap();
             let refusal = divided_bytes(&path, &file, length).unwrap_err().to_string();
             assert!(refusal.contains("was cut"), "{length}: {refusal}");
-            match Superblock::read_damaged(&file, &path, &mut BTreeSet::new()) {
+            match Superblock::read_damaged(&file, &path, length, &mut BTreeSet::new()) {
                 Ok(found) => assert_eq!(found.superblock, made, "{length}"),
                 Err(refusal) => assert!(length < 68 && refusal.to_string().contains("was cut"), "{refusal}"),
             }
