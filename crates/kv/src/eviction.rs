@@ -565,8 +565,8 @@ fn may_demote(pairs: &Pairs, item: u32) -> bool {
     }
     let is_written = || {
         let offset = pairs.log_offset(item);
-        let in_flight = pairs.journal.as_ref().map(|journal| &journal.in_flight);
-        offset.is_some_and(|offset| in_flight.is_none_or(|range| !range.contains(&offset)))
+        let journal = pairs.journal.as_ref();
+        offset.is_some_and(|offset| journal.is_none_or(|journal| journal.is_written(offset)))
     };
     pairs.is_expired(&header) || is_written()
 }

@@ -27,6 +27,8 @@ pub(crate) struct Journal {
     pub(crate) hidden: BTreeSet<u32>,
     /// The part of the file that is being written, and cannot be read yet.
     pub(crate) in_flight: Range<u64>,
+    /// The offset of a record that takes several writes, while it is written.
+    pub(crate) streamed: Option<u64>,
 }
 
 impl Journal {
@@ -42,6 +44,7 @@ impl Journal {
             answers_wait,
             hidden: BTreeSet::new(),
             in_flight: 0..0,
+            streamed: None,
         }
     }
 
@@ -63,6 +66,11 @@ impl Journal {
     /// Whether the only record of a key may be damaged.
     pub(crate) fn is_hidden(&self, key: &[u8]) -> bool {
         !self.hidden.is_empty() && self.hidden.contains(&name_of(key))
+    }
+
+    /// Whether the record at this offset of the file is written as a whole.
+    pub(crate) fn is_written(&self, offset: u64) -> bool {
+        !self.in_flight.contains(&offset) && self.streamed != Some(offset)
     }
 
     /// The change that an answer about a key must wait for, if any.

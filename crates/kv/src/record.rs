@@ -6,6 +6,9 @@
 //!          │ key │ value │ crc 4 │
 //! ```
 //!
+//! A long value that does not fit in the rest of a segment has two records: one is begun there and ends with the
+//! segment, the other one has the rest and is in the next segment, behind the first list of names. Both have the key.
+//!
 //! A write begins at a block, with a record whose *first* byte is 1, unless it continues a record of several writes. A
 //! record marked so is only written once everything before it in the segment is complete.
 //!
@@ -48,17 +51,22 @@ pub(crate) enum Kind {
     Names,
     /// The key has a value that was damaged.
     Lost,
+    /// The key has this value, of which only the first part fits in the segment: it ends there, and the rest follows in
+    /// the next one.
+    Begun,
+    /// The rest of that value. It belongs to the record before, and is in no list of names.
+    Rest,
 }
 
 impl Kind {
     /// Whether such records have a key.
     fn has_key(self) -> bool {
-        matches!(self, Self::Pair | Self::Removed | Self::Lost)
+        matches!(self, Self::Pair | Self::Removed | Self::Lost | Self::Begun | Self::Rest)
     }
 
     /// Whether such records may have a value.
     pub(crate) fn has_value(self) -> bool {
-        matches!(self, Self::Pair | Self::Names)
+        matches!(self, Self::Pair | Self::Names | Self::Begun | Self::Rest)
     }
 }
 
@@ -69,6 +77,7 @@ pub(crate) struct Head {
     pub(crate) key_bytes: usize,
     /// Bits of memcached's marks.
     pub(crate) marks: u8,
+    /// Of one that is begun, those of the rest are included.
     pub(crate) value_bytes: usize,
     pub(crate) flags: u32,
     pub(crate) cas: u64,
@@ -100,6 +109,23 @@ impl Head {
         RECORD_EXTRA_BYTES + self.key_bytes + self.value_bytes
     }
 
+    /// Size of what is in the segment of a record at this position of it: all of it, unless it is begun there. `None` if
+    /// that cannot be there.
+    pub(crate) fn bytes_at(&self, position: u64, segment_bytes: u64) -> Option<usize> {
+        let left_bytes = segment_bytes.checked_sub(position)?;
+        let is_longer = self.record_bytes() as u64 > left_bytes;
+        let least_bytes = (RECORD_EXTRA_BYTES + self.key_bytes) as u64;
+        match self.kind {
+            Kind::Begun => (is_longer && least_bytes < left_bytes).then_some(left_bytes as usize),
+            _ => (!is_longer).then_some(self.record_bytes()),
+        }
+    }
+
+    /// The bytes of a value in a record of that size.
+    pub(crate) fn value_bytes_in(&self, record_bytes: usize) -> usize {
+        record_bytes - RECORD_EXTRA_BYTES - self.key_bytes
+    }
+
     /// Encodes the record up to its value. Returns the checksum of what follows.
     pub(crate) fn encode(&self, key: &[u8], location: Location, into: &mut [u8]) -> Checksum {
         debug_assert_eq!(key.len(), self.key_bytes);
@@ -110,6 +136,8 @@ impl Head {
             Kind::GroupEnd => 4,
             Kind::Names => 5,
             Kind::Lost => 6,
+            Kind::Begun => 7,
+            Kind::Rest => 8,
         };
         into[..4].copy_from_slice(&[kind, self.key_bytes as u8, self.marks, self.is_first.into()]);
         into[8..12].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
@@ -133,6 +161,8 @@ impl Head {
             4 => Kind::GroupEnd,
             5 => Kind::Names,
             6 => Kind::Lost,
+            7 => Kind::Begun,
+            8 => Kind::Rest,
             _ => return None,
         };
         let key_bytes = usize::from(bytes[1]);

@@ -204,7 +204,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         judge: of_log(
             "log::tests::crash::what_was_acknowledged_is_there_after_every_cut_while_segments_are_freed",
         ),
-        sites: &[Site(LOG_WRITE, "|| has_rolled;", "|| (has_rolled && !BUG);")],
+        sites: &[Site(LOG_WRITE, "|| must_roll;", "|| (must_roll && !BUG);")],
     },
     Bug {
         name: "next-segment-before-flush",

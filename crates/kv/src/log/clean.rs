@@ -100,7 +100,7 @@ impl Log {
             self.cleaner.rescued.retain(|_, generation| *generation > oldest.generation);
             let Segment { run, generation, end, .. } = *oldest;
             let location = Location { run, generation, position: self.settings.block_bytes };
-            let scanner = Scanner::new(location, self.settings.block_bytes, end).whole_to(end);
+            let scanner = Scanner::new(location, &self.settings, end).whole_to(end);
             self.cleaner.is_settling = scanner.next_position().is_none();
             self.cleaner.scanner = Some(scanner).filter(|_| !self.cleaner.is_settling);
         }
@@ -250,7 +250,8 @@ impl Sink for CleanSink<'_> {
         let hash = self.processor.hash(key);
         let pairs = self.processor.pairs_mut();
         self.head_at = position;
-        if !matches!(head.kind, Kind::Pair | Kind::Lost) {
+        // The rest of a value belongs to the record before, which is in an older segment, or was.
+        if !matches!(head.kind, Kind::Pair | Kind::Begun | Kind::Lost) {
             return;
         }
         let Some(item) = pairs.item(hash, key) else { return self.on_replaced(hash, key) };
@@ -309,9 +310,9 @@ mod tests {
             sync: Sync::Always,
         };
         let mut log = Log::new(settings, &mut processor);
-        log.segments = [Segment { run: 1, generation: 5, slot: SLOT, end: segment_bytes }].into();
+        log.segments = [Segment { run: 1, generation: 5, slot: SLOT, end: segment_bytes, rest_at: 0 }].into();
         let location = Location { run: 1, generation: 5, position: BLOCK_BYTES };
-        log.cleaner.scanner = Some(Scanner::new(location, BLOCK_BYTES, segment_bytes));
+        log.cleaner.scanner = Some(Scanner::new(location, &settings, segment_bytes));
         (processor, log)
     }
 

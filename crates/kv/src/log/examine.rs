@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::ops::Range;
 
 use super::names::{Hole, NameList, Recent, name_of_all};
 use super::passed_over::DamageKind;
@@ -41,10 +42,13 @@ pub struct Damage {
 struct Latest {
     order: Order,
     head: Head,
-    /// First byte of the value in the file.
-    value_offset: u64,
+    value: ValueParts,
     is_value_whole: bool,
 }
+
+/// Where a value is: the first byte in the file, and the length of each part. The second part, if there is one, is the rest of
+/// a value that was begun at the end of a segment.
+type ValueParts = [(u64, usize); 2];
 
 /// A position in the log: generation, and offset in the segment.
 type Order = (u64, u64);
@@ -90,7 +94,7 @@ pub struct Kept<'a> {
     /// Size of its record, bytes.
     pub record_bytes: u64,
     pub(super) head: Head,
-    pub(super) value_offset: u64,
+    pub(super) value: ValueParts,
 }
 
 impl Examined {
@@ -151,7 +155,7 @@ impl Examined {
                 true => Certainty::Certain,
             };
             let record_bytes = latest.head.record_bytes() as u64;
-            Kept { key, certainty, record_bytes, head: latest.head, value_offset: latest.value_offset }
+            Kept { key, certainty, record_bytes, head: latest.head, value: latest.value }
         });
         kept.collect()
     }
@@ -366,16 +370,19 @@ impl Examined {
             let left = limit - position;
             let to_block = (position + 1).next_multiple_of(block_bytes).min(limit) - position;
             let is_blank = bytes.all(position..position + to_block, is_zero)?;
-            let fits = |head: &Head| head.record_bytes() <= left;
+            let bytes_of = |head: &Head| head.bytes_at(position as u64, settings.segment_bytes);
+            let fits = |head: &Head| bytes_of(head).is_some_and(|bytes| bytes <= left);
             keyed.clear();
             keyed.extend_from_slice(bytes.at(position, KEYED_BYTES_MAX)?);
             let order = (generation, position as u64);
-            if let Some(head) = Head::read(&keyed, at(position)).filter(fits) {
-                let is_whole = is_value_whole(&head, bytes, position, Checksum::behind(&keyed))?;
+            if let Some(head) = Head::read(&keyed, at(position)).filter(fits)
+                && let Some(record_bytes) = bytes_of(&head)
+            {
+                let is_whole = is_value_whole(&head, bytes, position..position + record_bytes, &keyed)?;
                 if is_whole || position < whole {
-                    self.take(settings, group, &head, &keyed, order, is_whole);
+                    self.take(settings, group, &head, &keyed, (order, record_bytes), is_whole);
                     self.take_list(settings, &head, bytes, order, is_whole)?;
-                    position += head.record_bytes();
+                    position += record_bytes;
                     is_behind_damage = !is_whole;
                     continue;
                 }
@@ -401,12 +408,14 @@ impl Examined {
                 }
                 return Ok(());
             }
-            if let Some(head) = Head::correct(&mut keyed, at(position)).filter(fits) {
-                self.note(DamageKind::Bit, generation, start + position as u64, head.record_bytes() as u64);
-                let is_whole = is_value_whole(&head, bytes, position, Checksum::behind(&keyed))?;
-                self.take(settings, group, &head, &keyed, order, is_whole);
+            if let Some(head) = Head::correct(&mut keyed, at(position)).filter(fits)
+                && let Some(record_bytes) = bytes_of(&head)
+            {
+                self.note(DamageKind::Bit, generation, start + position as u64, record_bytes as u64);
+                let is_whole = is_value_whole(&head, bytes, position..position + record_bytes, &keyed)?;
+                self.take(settings, group, &head, &keyed, (order, record_bytes), is_whole);
                 self.take_list(settings, &head, bytes, order, is_whole)?;
-                position += head.record_bytes();
+                position += record_bytes;
                 is_behind_damage = !is_whole;
                 continue;
             }
@@ -456,7 +465,7 @@ impl Examined {
         group: &mut Group,
         head: &Head,
         keyed: &[u8],
-        order: Order,
+        (order, bytes): (Order, usize),
         is_value_whole: bool,
     ) {
         let key = &keyed[HEAD_BYTES..HEAD_BYTES + head.key_bytes];
@@ -464,7 +473,7 @@ impl Examined {
         let offset = self.offset_in(settings, order.0, order.1);
         if !is_value_whole {
             let kind = if head.kind == Kind::Names { DamageKind::Names } else { DamageKind::Value };
-            self.note(kind, order.0, offset, head.record_bytes() as u64);
+            self.note(kind, order.0, offset, bytes as u64);
         }
         if head.kind == Kind::Names {
             return;
@@ -487,17 +496,33 @@ impl Examined {
             group.is_first = false;
             return self.end_group(group);
         }
+        let part = (offset + (HEAD_BYTES + head.key_bytes) as u64, head.value_bytes_in(bytes));
+        if head.kind == Kind::Rest {
+            return group.take_rest(key, head, part, is_value_whole);
+        }
         self.recent.on_record(order.0, order.1, name_of(key));
-        let value_offset = offset + (HEAD_BYTES + head.key_bytes) as u64;
         // What a removal has in place of a value is nothing that could be lost.
         let is_value_whole = (is_value_whole || head.kind == Kind::Removed) && head.kind != Kind::Lost;
-        group.records.push((key.into(), Latest { order, head: *head, value_offset, is_value_whole }));
+        let value = [part, (0, 0)];
+        group.records.push((key.into(), Latest { order, head: *head, value, is_value_whole }));
     }
 
     /// A group is complete: its records count.
     fn end_group(&mut self, group: &mut Group) {
         group.is_damaged = false;
-        for (key, latest) in group.records.drain(..) {
+        for (key, mut latest) in group.records.drain(..) {
+            if latest.head.kind == Kind::Begun && latest.is_value_whole {
+                // No rest was read.
+                let [(offset, bytes), _] = latest.value;
+                let head_bytes = HEAD_BYTES + key.len();
+                self.note(
+                    DamageKind::Value,
+                    latest.order.0,
+                    offset - head_bytes as u64,
+                    (head_bytes + bytes) as u64,
+                );
+                latest.is_value_whole = false;
+            }
             if latest.head.kind == Kind::Cleared {
                 self.keys.clear();
             } else {
@@ -534,11 +559,11 @@ impl Examined {
     /// Counts the keys that each damage costs.
     fn count_keys(&mut self) {
         for latest in self.keys.values().filter(|latest| !latest.is_value_whole) {
+            let is_in = |damage: &Damage, (offset, bytes): (u64, usize)| {
+                bytes > 0 && (damage.offset..damage.offset + damage.bytes).contains(&offset)
+            };
             let is_it = |damage: &&mut Damage| {
-                damage.kind == DamageKind::Value
-                    && damage.generation == latest.order.0
-                    && damage.offset + HEAD_BYTES as u64 <= latest.value_offset
-                    && damage.offset + damage.bytes > latest.value_offset
+                damage.kind == DamageKind::Value && latest.value.iter().any(|part| is_in(damage, *part))
             };
             if let Some(damage) = self.damages.iter_mut().find(is_it) {
                 damage.key_count += 1;
@@ -566,6 +591,22 @@ struct Group {
     is_damaged: bool,
     /// The last segment read: its generation, its first byte in the file, and where its records end.
     last: Option<(u64, u64, End)>,
+}
+
+impl Group {
+    /// Takes the rest of the value that the last record has begun. If that is damaged, or was in a segment that was freed,
+    /// it belongs to nothing.
+    fn take_rest(&mut self, key: &[u8], head: &Head, part: (u64, usize), is_whole: bool) {
+        let Some((begun_key, latest)) = self.records.last_mut() else { return };
+        let is_it = latest.head.kind == Kind::Begun
+            && (&**begun_key, latest.head.cas) == (key, head.cas)
+            && latest.value[0].1 + part.1 == latest.head.value_bytes;
+        if is_it {
+            latest.value[1] = part;
+            latest.head.kind = Kind::Pair;
+            latest.is_value_whole &= is_whole;
+        }
+    }
 }
 
 /// A segment to be read.
@@ -606,15 +647,16 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Whether the value of the record at a position has its checksum.
+/// Whether the value of the record in a range, which begins with `keyed`, has its checksum.
 fn is_value_whole(
     head: &Head,
     bytes: &mut SegmentBytes<'_, '_>,
-    position: usize,
-    mut checksum: Checksum,
+    range: Range<usize>,
+    keyed: &[u8],
 ) -> io::Result<bool> {
-    let value_at = position + HEAD_BYTES + head.key_bytes;
-    let tail_at = value_at + head.value_bytes;
+    let mut checksum = Checksum::behind(keyed);
+    let value_at = range.start + HEAD_BYTES + head.key_bytes;
+    let tail_at = range.end - TAIL_BYTES;
     bytes.all(value_at..tail_at, |part| {
         checksum.update(part);
         true

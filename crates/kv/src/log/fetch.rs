@@ -1,10 +1,10 @@
 //! Fetching values from the log.
 
-use super::{FetchError, Job, Loaded, Log, Notice, PIECE_BYTES, Work};
+use super::{FetchError, Job, Loaded, Log, Notice, PIECE_BYTES, Segment, Work};
 use crate::key::KeyHash;
 use crate::pending::Pending;
 use crate::processor::Processor;
-use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, TAIL_BYTES};
+use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYTES, TAIL_BYTES};
 use crate::regions::Purpose;
 use crate::stub::Stub;
 
@@ -26,10 +26,24 @@ pub(super) struct Fetch {
 struct Reading {
     stub: Stub,
     pending: Pending,
-    /// Bytes of the record processed.
+    /// Bytes of the value read from the record where it begins, once the rest of it is being read.
+    begun_bytes: usize,
+    /// Bytes of the present record processed.
     done: usize,
     checksum: Checksum,
     tail: [u8; TAIL_BYTES],
+}
+
+/// A record with a value, or with a part of it.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    kind: Kind,
+    location: Location,
+    /// First byte in the file.
+    offset: u64,
+    /// What its head has as the length of the value.
+    headed_bytes: usize,
+    value_bytes: usize,
 }
 
 impl Log {
@@ -117,16 +131,24 @@ impl Log {
                     return None;
                 };
                 let (checksum, tail) = (Checksum::behind(&[0; HEAD_BYTES]), [0; TAIL_BYTES]);
-                fetch.reading = Some(Reading { stub, pending, done: 0, checksum, tail });
+                let begun_bytes = 0;
+                fetch.reading = Some(Reading { stub, pending, begun_bytes, done: 0, checksum, tail });
             }
+            let fetch = self.fetches[number as usize].as_ref().expect("it waits");
             let reading = fetch.reading.as_ref().expect("just begun");
-            let record_bytes = HEAD_BYTES + fetch.key.len() + reading.stub.value_bytes + TAIL_BYTES;
+            let Some(part) = self.part_of(fetch.key.len(), reading) else {
+                // Its segment has been freed since, or the rest was not found at the start.
+                self.fetch_queue.pop_front();
+                self.fail_fetch(processor, number, FetchError::Damaged);
+                continue;
+            };
+            let record_bytes = RECORD_EXTRA_BYTES + fetch.key.len() + part.value_bytes;
             let block_bytes = self.settings.block_bytes;
-            let from = reading.stub.log_offset + reading.done as u64;
+            let from = part.offset + reading.done as u64;
             let offset = from / block_bytes * block_bytes;
-            let end = (reading.stub.log_offset + record_bytes as u64).next_multiple_of(block_bytes);
+            let end = (part.offset + record_bytes as u64).next_multiple_of(block_bytes);
             let length = usize::try_from(end - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
-            fetch.is_reading = true;
+            self.fetches[number as usize].as_mut().expect("it waits").is_reading = true;
             self.counters.fetch_count += 1;
             self.fetch_queue.pop_front();
             return Some(Work::Read { job: Job::Fetch(number), offset, length });
@@ -135,42 +157,72 @@ impl Log {
     }
 
     pub(super) fn on_fetched(&mut self, processor: &mut Processor, number: u32, bytes: Option<&[u8]>) {
-        let block_bytes = self.settings.block_bytes;
-        let slot = |fetch: &Fetch| fetch.reading.as_ref().map(|reading| reading.stub.log_offset);
-        let log_offset = self.fetches[number as usize].as_ref().and_then(slot).expect("it is being read");
-        let segment = self.segment_at(log_offset);
-        let fetch = self.fetches[number as usize].as_mut().expect("it is being read");
-        fetch.is_reading = false;
         self.fetches_await_memory = false;
-        let reading = fetch.reading.as_mut().expect("it is being read");
-        let is_good = match (bytes, segment) {
-            (Some(bytes), Some((segment, position))) => {
-                let skip = ((log_offset + reading.done as u64) % block_bytes) as usize;
-                let location = Location { run: segment.run, generation: segment.generation, position };
-                reading.on_bytes(processor, &fetch.key, location, &bytes[skip..])
+        let mut fetch = self.fetches[number as usize].take().expect("it is being read");
+        fetch.is_reading = false;
+        let mut reading = fetch.reading.take().expect("it is being read");
+        let part = self.part_of(fetch.key.len(), &reading);
+        let is_good = match (bytes, &part) {
+            (Some(bytes), Some(part)) => {
+                let skip = ((part.offset + reading.done as u64) % self.settings.block_bytes) as usize;
+                reading.on_bytes(processor, &fetch.key, part, &bytes[skip..])
             }
             _ => false,
         };
-        let record_bytes = HEAD_BYTES + fetch.key.len() + reading.stub.value_bytes + TAIL_BYTES;
-        if is_good && reading.done < record_bytes {
+        let value_bytes = part.map_or(0, |part| part.value_bytes);
+        let is_read = is_good && reading.done == RECORD_EXTRA_BYTES + fetch.key.len() + value_bytes;
+        let is_sound = is_good && (!is_read || reading.tail == reading.checksum.finish().to_le_bytes());
+        let is_whole = is_read && reading.begun_bytes + value_bytes == reading.stub.value_bytes;
+        if is_sound && is_whole {
+            processor.writer.load(fetch.hash, &fetch.key, reading.stub.log_offset, reading.pending);
+            self.fetches[number as usize] = Some(fetch);
+            return self.end_fetch(processor, number, Ok(()));
+        }
+        if is_sound && is_read {
+            (reading.begun_bytes, reading.done) = (value_bytes, 0);
+        }
+        fetch.reading = Some(reading);
+        self.fetches[number as usize] = Some(fetch);
+        if is_sound {
             return self.fetch_queue.push_front(number);
         }
-        let is_sound = is_good && reading.tail == reading.checksum.finish().to_le_bytes();
-        let reading = fetch.reading.take().expect("just seen");
-        if is_sound {
-            processor.writer.load(fetch.hash, &fetch.key, log_offset, reading.pending);
-        } else {
-            processor.writer.abandon(reading.pending);
-            // The pair may have changed since, or its record may have moved.
-            let now = processor.pairs().stub(fetch.hash, &fetch.key);
-            if now.is_some_and(|stub| stub.log_offset != log_offset) {
-                return self.fetch_queue.push_back(number);
-            }
-            let error = if bytes.is_some() { FetchError::Damaged } else { FetchError::Unreadable };
-            let result = if now.is_none() { Ok(()) } else { Err(error) };
-            return self.end_fetch(processor, number, result);
+        let error = if bytes.is_some() { FetchError::Damaged } else { FetchError::Unreadable };
+        self.fail_fetch(processor, number, error);
+    }
+
+    /// The record that a fetch reads; `None` if its segment was freed, or what it needs was never found.
+    fn part_of(&self, key_bytes: usize, reading: &Reading) -> Option<Part> {
+        let Stub { log_offset, value_bytes, .. } = reading.stub;
+        let (segment, position) = self.segment_at(log_offset)?;
+        let Segment { run, generation, .. } = segment;
+        let room_bytes = self.settings.segment_bytes - position;
+        if reading.begun_bytes == 0 {
+            let extra_bytes = RECORD_EXTRA_BYTES + key_bytes;
+            let is_whole = (extra_bytes + value_bytes) as u64 <= room_bytes;
+            let kind = if is_whole { Kind::Pair } else { Kind::Begun };
+            let part_bytes = value_bytes.min((room_bytes as usize).checked_sub(extra_bytes)?);
+            let location = Location { run, generation, position };
+            let headed_bytes = value_bytes;
+            return Some(Part { kind, location, offset: log_offset, headed_bytes, value_bytes: part_bytes });
         }
-        self.end_fetch(processor, number, Ok(()));
+        let next = self.segments.iter().find(|next| next.generation == generation + 1 && next.rest_at > 0)?;
+        let location = Location { run: next.run, generation: next.generation, position: next.rest_at };
+        let rest_bytes = value_bytes - reading.begun_bytes;
+        let offset = self.slot_start(next.slot) + next.rest_at;
+        Some(Part { kind: Kind::Rest, location, offset, headed_bytes: rest_bytes, value_bytes: rest_bytes })
+    }
+
+    /// A value cannot be read, unless the pair has changed since, or its record has moved.
+    fn fail_fetch(&mut self, processor: &mut Processor, number: u32, error: FetchError) {
+        let fetch = self.fetches[number as usize].as_mut().expect("it is being read");
+        let reading = fetch.reading.take().expect("it has begun");
+        processor.writer.abandon(reading.pending);
+        let now = processor.pairs().stub(fetch.hash, &fetch.key);
+        if now.is_some_and(|stub| stub.log_offset != reading.stub.log_offset) {
+            return self.fetch_queue.push_back(number);
+        }
+        let result = if now.is_none() { Ok(()) } else { Err(error) };
+        self.end_fetch(processor, number, result);
     }
 
     fn end_fetch(&mut self, processor: &mut Processor, number: u32, result: Result<(), FetchError>) {
@@ -208,25 +260,20 @@ impl Log {
 
 impl Reading {
     /// Processes the next bytes of the record. Returns whether they match what was written.
-    fn on_bytes(
-        &mut self,
-        processor: &mut Processor,
-        key: &[u8],
-        location: Location,
-        mut bytes: &[u8],
-    ) -> bool {
+    fn on_bytes(&mut self, processor: &mut Processor, key: &[u8], part: &Part, mut bytes: &[u8]) -> bool {
         let value_at = HEAD_BYTES + key.len();
         if self.done == 0 {
             let Some(mut first) = bytes.get(..value_at) else { return false };
-            let (mut head, mut corrected) = (Head::read(first, location), Vec::new());
+            let (mut head, mut corrected) = (Head::read(first, part.location), Vec::new());
             if head.is_none() {
                 // A wrong bit was corrected when the record was read at the start.
                 corrected.extend_from_slice(first);
-                head = Head::correct(&mut corrected, location);
+                head = Head::correct(&mut corrected, part.location);
                 first = &corrected;
             }
-            let is_it =
-                head.is_some_and(|head| head.kind == Kind::Pair && head.value_bytes == self.stub.value_bytes);
+            let is_it = head.is_some_and(|head| {
+                (head.kind, head.value_bytes, head.cas) == (part.kind, part.headed_bytes, self.stub.cas)
+            });
             if !is_it || first[HEAD_BYTES..] != *key {
                 return false;
             }
@@ -234,15 +281,15 @@ impl Reading {
             self.done = value_at;
             bytes = &bytes[value_at..];
         }
-        let value_left = (value_at + self.stub.value_bytes).saturating_sub(self.done);
-        let part = &bytes[..value_left.min(bytes.len())];
-        if !part.is_empty() {
-            self.checksum.update(part);
-            self.pending.fill(&mut processor.pairs_mut().heap, self.done - value_at, part);
-            self.done += part.len();
+        let tail_at = value_at + part.value_bytes;
+        let value = &bytes[..tail_at.saturating_sub(self.done).min(bytes.len())];
+        if !value.is_empty() {
+            self.checksum.update(value);
+            let at = self.begun_bytes + self.done - value_at;
+            self.pending.fill(&mut processor.pairs_mut().heap, at, value);
+            self.done += value.len();
         }
-        let tail_at = value_at + self.stub.value_bytes;
-        for &byte in bytes[part.len()..].iter().take(tail_at + TAIL_BYTES - self.done) {
+        for &byte in bytes[value.len()..].iter().take(tail_at + TAIL_BYTES - self.done) {
             self.tail[self.done - tail_at] = byte;
             self.done += 1;
         }

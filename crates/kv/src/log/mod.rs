@@ -18,6 +18,9 @@
 //! newer ones replace are replaced durably. Segments are freed in the order in which they were filled, so a removal
 //! record may be dropped with its segment: every older record of the key is gone by then.
 //!
+//! A long value that does not fit in the rest of a segment goes on in the next one. The segment with its beginning is
+//! freed first, and the value is written again then; the rest of it belongs to nothing from then on.
+//!
 //! The superblock names the newest segment and how far that was written for certain, so that a missing end is known. It
 //! is written after each beginning of a segment, before answers leave that depend on it.
 //!
@@ -117,7 +120,7 @@ impl LogSettings {
 }
 
 /// The longest value of a log with so many segments of this many bytes: a 512th of it, but an eighth of a segment at
-/// least, and a quarter at most, since a record never spans segments.
+/// least, and a quarter at most.
 #[must_use]
 pub fn value_bytes_max(segment_bytes: u64, segment_count: u64) -> usize {
     let share = (segment_bytes / 512).saturating_mul(segment_count);
@@ -302,6 +305,8 @@ struct Segment {
     slot: u64,
     /// One past its last record; for the head, so far.
     end: u64,
+    /// Where the rest of the last record of the segment before is; 0 if that was whole.
+    rest_at: u64,
 }
 
 /// State of the log.

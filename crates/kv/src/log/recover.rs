@@ -101,6 +101,7 @@ type Order = (u64, u64);
 struct Replay {
     /// First byte of the segment in the file.
     start: u64,
+    segment_bytes: u64,
     generation: u64,
     /// Everything before this position of it was written.
     whole_to: u64,
@@ -112,8 +113,14 @@ struct Replay {
     /// The present record, and its position.
     found: Option<Found>,
     position: u64,
+    /// Where the rest of a value is in the segment; 0 if there is none.
+    rest_at: u64,
     /// Complete records of the group, each with its segment and position, and its key.
     group: Vec<(Order, Box<[u8]>, Found)>,
+    /// A pair of the group that is only begun, and its length without the rest.
+    begun: Option<(Order, usize)>,
+    /// The present record has the rest of the value that began here.
+    rest_of: Option<Order>,
     passed: Passed,
     /// Whether the group is the first of the log: the beginning of it may have been in a segment that was freed.
     is_first: bool,
@@ -135,7 +142,7 @@ enum Found {
     GroupEnd(u32, u64),
     /// A pair with its value, of which this many bytes are filled.
     Whole(Stub, KeyHash, Pending, usize),
-    /// A pair with its value, too short to leave memory.
+    /// A pair with its value so far, too short to leave memory.
     Short(Stub, KeyHash, Vec<u8>),
     Stub(Stub, KeyHash),
     /// A list of names, as far as it was read.
@@ -248,6 +255,7 @@ impl Log {
         if is_over {
             scanner.on_end(&mut sink);
         }
+        recovery.segments[recovery.at].rest_at = recovery.replay.rest_at;
         let notices = std::mem::take(&mut recovery.replay.passed.notices);
         notices.into_iter().for_each(|notice| self.notice(notice));
         if is_over {
@@ -289,7 +297,7 @@ impl Log {
     fn on_scanned(&mut self, processor: &mut Processor) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         let end = recovery.scanner.as_ref().expect("it was read").end();
-        let Segment { run, generation, slot, end: limit } = recovery.segments[recovery.at];
+        let Segment { run, generation, slot, end: limit, .. } = recovery.segments[recovery.at];
         let known_end = match self.recorded {
             _ if recovery.at + 1 < recovery.segments.len() => limit,
             superblock if superblock.newest < generation => 0,
@@ -381,7 +389,7 @@ impl Log {
         segment.end = tail.segment_end;
         let Segment { run, generation, end: limit, .. } = *segment;
         let location = Location { run, generation, position: end };
-        recovery.scanner = Some(Scanner::new(location, block_bytes, limit).whole_to(whole_to));
+        recovery.scanner = Some(Scanner::new(location, &self.settings, limit).whole_to(whole_to));
         recovery.skipped = (end % block_bytes) as usize;
         recovery.replay.whole_to = whole_to;
         recovery.ahead.stale_count = recovery.ahead.count;
@@ -415,7 +423,7 @@ impl Log {
         recovery.segments = segments
             .map(|(&(header, slot), end)| {
                 let SegmentHeader { run, generation, .. } = header;
-                Segment { run, generation, slot, end }
+                Segment { run, generation, slot, end, rest_at: 0 }
             })
             .collect();
         self.recovered_bytes.1 = recovery.segments.iter().map(|segment| segment.end).sum();
@@ -451,10 +459,12 @@ impl Log {
                     superblock => superblock.known_end,
                 };
                 let location = Location { run, generation, position: block_bytes };
-                recovery.scanner = Some(Scanner::new(location, block_bytes, end).whole_to(whole_to));
+                recovery.scanner = Some(Scanner::new(location, &self.settings, end).whole_to(whole_to));
                 let replay = &mut recovery.replay;
+                replay.segment_bytes = self.settings.segment_bytes;
                 replay.start = self.settings.start + segment.slot * self.settings.segment_bytes;
                 (replay.generation, replay.whole_to, replay.end) = (generation, whole_to, 0);
+                replay.rest_at = 0;
                 if std::mem::replace(&mut replay.run, segment.run) != segment.run {
                     replay.drop_group(processor);
                 }
@@ -529,7 +539,7 @@ impl Sink for ReplaySink<'_> {
         replay.key.clear();
         replay.key.extend_from_slice(key);
         replay.position = position;
-        if !matches!(head.kind, Kind::GroupEnd | Kind::Names) {
+        if !matches!(head.kind, Kind::GroupEnd | Kind::Names | Kind::Rest) {
             replay.passed.recent.on_record(replay.generation, position, name_of(key));
         }
         let processor = &mut *self.processor;
@@ -543,7 +553,18 @@ impl Sink for ReplaySink<'_> {
                 processor.pairs_mut().clock.on_log_time(head.expiry_s);
                 Found::GroupEnd(head.flags, position + head.record_bytes() as u64)
             }
-            Kind::Pair => {
+            Kind::Rest => {
+                replay.rest_at = position;
+                replay.found = replay.take_begun(head, key);
+                return;
+            }
+            Kind::Pair | Kind::Begun => {
+                if head.kind == Kind::Begun {
+                    replay.end_begun(processor);
+                    let part_bytes = head.bytes_at(position, replay.segment_bytes);
+                    let value_bytes = part_bytes.map_or(0, |bytes| head.value_bytes_in(bytes));
+                    replay.begun = Some(((replay.generation, position), value_bytes));
+                }
                 replay.expires_until_s = replay.expires_until_s.max(head.expiry_s);
                 let Some(expiry_s) = self.processor.clock().restored(head.expiry_s) else {
                     // The pair has expired, and replaces the previous one all the same.
@@ -599,7 +620,7 @@ impl Sink for ReplaySink<'_> {
     fn on_end(&mut self, ending: Ending) {
         let replay = &mut *self.replay;
         let Some(mut found) = replay.found.take() else { return };
-        let order = (replay.generation, replay.position);
+        let order = replay.rest_of.take().unwrap_or((replay.generation, replay.position));
         if ending == Ending::Damaged {
             let is_list = matches!(found, Found::Names(_));
             replay.pass(if is_list { DamageKind::Names } else { DamageKind::Value }, replay.position);
@@ -734,8 +755,40 @@ impl Replay {
         self.group = rest;
     }
 
+    /// Takes the pair from the group of which this is the head of the rest; `None` if its beginning was not read: it is
+    /// damaged, or in a segment that was freed.
+    fn take_begun(&mut self, head: &Head, key: &[u8]) -> Option<Found> {
+        let (order, done_bytes) = self.begun?;
+        let at = self.group.iter().rposition(|(at, ..)| *at == order)?;
+        let (_, begun_key, found) = &self.group[at];
+        let is_it = match found {
+            Found::Whole(pair, ..) | Found::Short(pair, ..) | Found::Stub(pair, _) => {
+                pair.is_lost() || pair.cas == head.cas && pair.value_bytes == done_bytes + head.value_bytes
+            }
+            _ => true,
+        };
+        if !is_it || **begun_key != *key {
+            return None;
+        }
+        (self.begun, self.rest_of) = (None, Some(order));
+        Some(self.group.remove(at).2)
+    }
+
+    /// No rest follows what is begun: the value cannot be read.
+    fn end_begun(&mut self, processor: &mut Processor) {
+        let Some((order, _)) = self.begun else { return };
+        let Some((_, key, found)) = self.group.iter_mut().find(|(at, ..)| *at == order) else { return };
+        self.begun = None;
+        let stub = std::mem::replace(found, Found::Removed).without_value(processor);
+        if let Found::Stub(pair, _) = &stub {
+            self.passed.doubt(key, pair.log_offset);
+        }
+        *found = stub;
+    }
+
     /// Applies the records of a complete group.
     fn apply_group(&mut self, processor: &mut Processor) {
+        self.end_begun(processor);
         self.held_bytes = 0;
         self.passed.end_group();
         for (_, key, found) in std::mem::take(&mut self.group) {
@@ -753,7 +806,7 @@ impl Replay {
 
     /// Drops the records of a group that was never complete.
     fn drop_group(&mut self, processor: &mut Processor) {
-        (self.is_torn, self.held_bytes) = (false, 0);
+        (self.is_torn, self.held_bytes, self.begun) = (false, 0, None);
         self.passed.end_group();
         self.group.drain(..).for_each(|(_, _, found)| found.abandon(processor));
     }

@@ -16,6 +16,7 @@
 
 use std::ops::Range;
 
+use super::LogSettings;
 use crate::key::KEY_BYTES_MAX;
 use crate::record::{Checksum, HEAD_BYTES, Head, KEYED_BYTES_MAX, Location, TAIL_BYTES};
 
@@ -49,6 +50,7 @@ pub(crate) trait Sink {
 pub(crate) struct Scanner {
     location: Location,
     block_bytes: u64,
+    segment_bytes: u64,
     /// Bytes from here on are not read.
     limit: u64,
     /// Everything before this was written.
@@ -82,11 +84,13 @@ enum State {
 }
 
 impl Scanner {
-    /// A scanner of a segment from a position on, up to `limit`.
-    pub(crate) fn new(location: Location, block_bytes: u64, limit: u64) -> Self {
+    /// A scanner of a segment of a log from a position on, up to `limit`.
+    pub(crate) fn new(location: Location, settings: &LogSettings, limit: u64) -> Self {
+        let LogSettings { block_bytes, segment_bytes, .. } = *settings;
         Self {
             location,
             block_bytes,
+            segment_bytes,
             limit,
             whole_to: 0,
             end: location.position,
@@ -245,9 +249,7 @@ impl Scanner {
             None => {
                 let first = self.buffer[..HEAD_BYTES].try_into().expect("its length");
                 let head = Head::decode(first)?;
-                if self.begun_at + head.record_bytes() as u64 > self.limit {
-                    return None;
-                }
+                self.bytes_of(&head, self.begun_at)?;
                 self.head = Some(head);
                 if head.key_bytes > 0 {
                     return Some(count);
@@ -262,9 +264,15 @@ impl Scanner {
         sink.on_head(&head, &self.buffer[HEAD_BYTES..self.filled], self.begun_at);
         self.checksum = Checksum::behind(&self.buffer);
         self.filled = 0;
-        self.state =
-            if head.value_bytes == 0 { State::Tail } else { State::Value { left: head.value_bytes } };
+        let value_bytes = head.value_bytes_in(self.bytes_of(&head, self.begun_at)?);
+        self.state = if value_bytes == 0 { State::Tail } else { State::Value { left: value_bytes } };
         Some(count)
+    }
+
+    /// Size of a record at a position of the segment; `None` if not all of it may be read.
+    fn bytes_of(&self, head: &Head, position: u64) -> Option<usize> {
+        let bytes = head.bytes_at(position, self.segment_bytes)?;
+        (position + bytes as u64 <= self.limit).then_some(bytes)
     }
 
     /// Begins to look for the next record: what begins at `begun_at` is none. The first `count` bytes of it are known: zeros,
@@ -286,13 +294,13 @@ impl Scanner {
             }
             let position = self.location.position - (self.window.len() - self.sought) as u64;
             let location = Location { position, ..self.location };
-            let fits = |head: &Head| position + head.record_bytes() as u64 <= self.limit;
-            let rest = &mut self.window[self.sought..];
+            let rest = &self.window[self.sought..];
+            let fits = |head: &Head| self.bytes_of(head, position).is_some();
             if position == self.begun_at {
                 let count = rest.len().min(KEYED_BYTES_MAX);
                 let mut keyed = rest[..count].to_vec();
                 if Head::correct(&mut keyed, location).filter(fits).is_some() {
-                    rest[..count].copy_from_slice(&keyed);
+                    self.window[self.sought..][..count].copy_from_slice(&keyed);
                     sink.on_corrected(position);
                     self.go_on(sink);
                     continue;
@@ -332,6 +340,7 @@ impl Scanner {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Sync;
     use super::*;
     use crate::record::Kind;
 
@@ -357,6 +366,16 @@ mod tests {
     #[test]
     fn the_rest_of_a_block_counts_if_all_of_it_is_empty() {
         let position = BLOCK_BYTES as u64;
+        let settings = LogSettings {
+            identity: 1,
+            run: 1,
+            superblock_start: 0,
+            start: 2 * position,
+            segment_bytes: 2 * position,
+            segment_count: 1,
+            block_bytes: position,
+            sync: Sync::Always,
+        };
         let head = Head {
             kind: Kind::Removed,
             key_bytes: 1,
@@ -375,7 +394,7 @@ mod tests {
             block[BLOCK_BYTES - 1] = last;
             for piece_bytes in [1, 7, 300, BLOCK_BYTES] {
                 let location = Location { run: 1, generation: 2, position };
-                let (mut scanner, mut count) = (Scanner::new(location, position, 2 * position), Count(0));
+                let (mut scanner, mut count) = (Scanner::new(location, &settings, 2 * position), Count(0));
                 block.chunks(piece_bytes).for_each(|piece| scanner.on_bytes(piece, &mut count));
                 assert_eq!((scanner.end(), count.0), (end as u64, 1), "pieces of {piece_bytes} bytes");
             }

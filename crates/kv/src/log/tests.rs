@@ -225,6 +225,13 @@ impl Bench {
         Some(self.processor.value(place).to_vec())
     }
 
+    /// Drops every value from memory that may leave it.
+    fn demote_all(&mut self) {
+        for _ in 0..64 {
+            self.processor.writer.allocator.demote_region();
+        }
+    }
+
     fn set(&mut self, key: &[u8], value: &[u8]) -> Stored {
         let hash = self.processor.hash(key);
         self.processor.store(hash, key, value, Attributes::default(), Condition::Always)
@@ -716,11 +723,6 @@ fn large_values_are_written_in_pieces_and_leave_memory() {
 /// The log does not have the value before.
 #[test]
 fn a_value_leaves_memory_once_its_record_is_written() {
-    fn demote_all(bench: &mut Bench) {
-        for _ in 0..64 {
-            bench.processor.writer.allocator.demote_region();
-        }
-    }
     const VALUE_BYTES: usize = 30_000;
     let settings = LogSettings { segment_bytes: 1 << 20, ..settings(Sync::Always) };
     let mut bench = Bench::open(settings, Disk::new(&settings));
@@ -732,12 +734,37 @@ fn a_value_leaves_memory_once_its_record_is_written() {
     while bench.write.is_none_or(|write| write.length < VALUE_BYTES) {
         assert!(bench.step());
     }
-    demote_all(&mut bench);
+    bench.demote_all();
     assert!(!bench.processor.is_stub(hash, b"k"));
     bench.settle();
-    demote_all(&mut bench);
+    bench.demote_all();
     assert!(bench.processor.is_stub(hash, b"k"));
     assert_eq!(bench.value(b"k"), Some(vec![7; VALUE_BYTES]));
+}
+
+/// The same of one that takes two segments, while the second part of it is written.
+#[test]
+fn a_value_of_two_segments_leaves_memory_once_its_rest_is_written() {
+    const VALUE_BYTES: usize = 30_000;
+    let settings = LogSettings { segment_bytes: 256 << 10, ..settings(Sync::Always) };
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    let mut key = 0;
+    let is_resting = |bench: &Bench| bench.log.segments.back().is_some_and(|head| head.rest_at > 0);
+    while !is_resting(&bench) {
+        bench.settle();
+        key += 1;
+        assert_eq!(bench.set(&[key], &[key; VALUE_BYTES]), Stored::Done);
+        while !is_resting(&bench) && bench.step() {}
+    }
+    assert!(bench.write.is_some() && key > 4);
+    let hash = bench.processor.hash(&[key]);
+    bench.demote_all();
+    assert!(!bench.processor.is_stub(hash, &[key]));
+    bench.settle();
+    bench.demote_all();
+    assert!(bench.processor.is_stub(hash, &[key]));
+    assert_eq!(bench.value(&[key]), Some(vec![key; VALUE_BYTES]));
 }
 
 /// A record that fits in a write is in one, so that none takes more writes than it must.

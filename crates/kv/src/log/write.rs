@@ -15,12 +15,15 @@
 //! is empty.
 //!
 //! A write begins with the names of the keys written before it.
+//!
+//! A long value that does not fit in the rest of the head is begun there, if the next segment is free. It is written like
+//! one that takes several writes: the next one begins that segment, and goes on behind the names.
 
 use super::{Failure, Log, PIECE_BYTES, Phase, Segment, Sync, Write};
 use crate::changes::Due;
 use crate::item::Header;
 use crate::item::MARKS;
-use crate::key::name_of;
+use crate::key::{KEY_BYTES_MAX, name_of};
 use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::pins::Pin;
 use crate::place::Place;
@@ -29,6 +32,9 @@ use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYT
 
 /// Bytes of the changes of a group, which fit in one write with a segment's header and the end of the group.
 const GROUP_BYTES: usize = PIECE_BYTES - 4096 - RECORD_EXTRA_BYTES;
+
+/// The least bytes of a record that is begun.
+pub(super) const BEGUN_BYTES_MIN: usize = RECORD_EXTRA_BYTES + KEY_BYTES_MAX + 64;
 
 /// Names that a write may leave to a later one.
 const DEFERRED_NAMES_MAX: usize = 32;
@@ -73,13 +79,17 @@ pub(super) enum Takes {
     Rewrites,
 }
 
-/// A record that takes several writes. Its value is kept unchanged meanwhile.
+/// A record that takes several writes, or two segments. Its value is kept unchanged meanwhile.
 #[derive(Debug)]
 pub(super) struct Stream {
     pin: Pin,
-    /// Bytes of the value, and how many of them are written.
-    value_bytes: usize,
+    head: Head,
+    key: Box<[u8]>,
+    /// Bytes of the value that are written once this segment has its part, and how many are.
+    part_end: usize,
     done: usize,
+    /// Bytes of the checksum of that part that are written.
+    tail_done: usize,
     checksum: Checksum,
     /// First byte of the record in the file.
     log_offset: u64,
@@ -98,8 +108,11 @@ impl Log {
         if self.flight.is_some() || self.is_flushing {
             return false;
         }
-        if self.stream.is_some() || self.needs_superblock(processor) {
+        if self.needs_superblock(processor) {
             return true;
+        }
+        if let Some(stream) = &self.stream {
+            return !stream.awaits_segment() || self.can_roll();
         }
         let Some(due) = self.next_due(processor) else { return false };
         let found = self.find(processor, &due);
@@ -260,7 +273,20 @@ impl Log {
         } else {
             record_bytes + end_bytes <= room
         };
-        is_there && position + record_bytes as u64 <= self.settings.segment_bytes
+        let left_bytes = self.settings.segment_bytes.saturating_sub(position);
+        if record_bytes as u64 <= left_bytes {
+            return is_there;
+        }
+        // The end of the segment may be the end of the buffer, too.
+        let is_there = room as u64 >= left_bytes.min(self.settings.block_bytes);
+        is_there && self.is_begun_in(left_bytes, head)
+    }
+
+    /// Whether a record that does not fit in the rest of the head is begun there: its value is longer than a block, and
+    /// the next segment can follow.
+    fn is_begun_in(&self, left_bytes: u64, head: &Head) -> bool {
+        let is_long = head.kind == Kind::Pair && head.value_bytes as u64 > self.settings.block_bytes;
+        is_long && left_bytes >= BEGUN_BYTES_MIN as u64 && self.usable_count() > 0
     }
 
     /// Whether a record may take several writes.
@@ -321,8 +347,10 @@ impl Log {
 
     /// Whether a write that begins with a record, behind the names of those before it, fits in the head.
     fn fits_next(&self, found: &Found) -> bool {
-        let bytes = self.names.record_bytes() + found.head.record_bytes();
-        self.has_head && self.head_end() + bytes as u64 <= self.settings.segment_bytes
+        let start = self.head_end() + self.names.record_bytes() as u64;
+        let left_bytes = self.settings.segment_bytes.saturating_sub(start);
+        let fits = found.head.record_bytes() as u64 <= left_bytes;
+        self.has_head && (fits || self.is_begun_in(left_bytes, &found.head))
     }
 
     /// Whether the next segment can begin: one is free, and everything before it is durable.
@@ -351,7 +379,7 @@ impl Log {
         };
         into.fill(0);
         header.encode(into);
-        self.segments.push_back(Segment { run, generation, slot, end: 0 });
+        self.segments.push_back(Segment { run, generation, slot, end: 0, rest_at: 0 });
         self.has_head = true;
         self.durable_end = 0;
     }
@@ -397,19 +425,30 @@ impl Log {
             return Some(self.write_superblock(processor, &mut buffer[..block_bytes]));
         }
         let mut at = 0;
-        if self.stream.is_none() {
-            let due = self.next_due(processor)?;
-            if !self.fits_next(&self.find(processor, &due)) {
-                self.roll(processor.writer.next_cas, &mut buffer[..block_bytes]);
-                at = block_bytes;
+        let must_roll = match &self.stream {
+            Some(stream) => stream.awaits_segment(),
+            None => {
+                let due = self.next_due(processor)?;
+                !self.fits_next(&self.find(processor, &due))
             }
+        };
+        if must_roll {
+            self.roll(processor.writer.next_cas, &mut buffer[..block_bytes]);
+            at = block_bytes;
         }
-        let has_rolled = at > 0;
         let Segment { generation, slot, end: start, .. } = *self.segments.back().expect("there is a head");
         let slot_start = self.slot_start(slot);
+        let buffer = self.within_segment(start, buffer);
         let first_position = start + at as u64;
-        let first_offset = self.stream.as_ref().map_or(slot_start + start, |stream| stream.log_offset);
+        let streamed = self.stream.as_ref().map(|stream| stream.log_offset);
         let (mut written, mut has_names) = (None, false);
+        if must_roll && streamed.is_some() {
+            let location = Location { run: self.settings.run, generation, position: first_position };
+            at += self.write_names(location, first_position, &mut buffer[at..]);
+            let location = Location { position: start + at as u64, ..location };
+            at += self.write_rest(location, first_position, &mut buffer[at..]);
+            has_names = true;
+        }
         while written.is_none() {
             if let Some(stream) = &mut self.stream {
                 at += stream.write_part(processor, &mut buffer[at..]);
@@ -426,7 +465,7 @@ impl Log {
                 at += self.write_names(location, first_position, &mut buffer[at..]);
             }
             let position = start + at as u64;
-            let has_place = |found: &Found| self.has_place(position, &found.head, buffer.len() - at);
+            let has_place = |found: &Found| self.has_place(position, &found.head, PIECE_BYTES - at);
             if !has_place(&found) {
                 if !matches!(due, Due::Key { is_rewrite: true, .. }) {
                     break;
@@ -438,7 +477,11 @@ impl Log {
                     break;
                 }
             }
-            let Found { head, item } = found;
+            let Found { mut head, item } = found;
+            let (mut part_bytes, left_bytes) = (head.record_bytes(), self.settings.segment_bytes - position);
+            if part_bytes as u64 > left_bytes {
+                (head.kind, part_bytes) = (Kind::Begun, left_bytes as usize);
+            }
             processor.pairs_mut().changes().take(&due);
             let key = match &due {
                 Due::Key { key, length, .. } => &key[..*length],
@@ -460,11 +503,13 @@ impl Log {
             if let Some(item) = item {
                 self.expires_until_s = self.expires_until_s.max(head.expiry_s);
                 processor.pairs_mut().set_log_offset(item, log_offset);
-                if self.is_large(head.record_bytes()) {
+                if self.is_large(head.record_bytes()) || head.kind == Kind::Begun {
                     let heap = &mut processor.pairs_mut().heap;
                     let pin = heap.pin(Place::of_item(item)).expect("it is an item");
-                    let value_bytes = head.value_bytes;
-                    self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, log_offset });
+                    let (part_end, key) = (head.value_bytes_in(part_bytes), key.into());
+                    let (done, tail_done) = (0, 0);
+                    self.stream =
+                        Some(Stream { pin, head, key, part_end, done, tail_done, checksum, log_offset });
                     continue;
                 }
                 for part in processor.pairs().heap.item_value(item).parts() {
@@ -483,13 +528,15 @@ impl Log {
             group.is_continued = true;
         }
         let length = at.next_multiple_of(block_bytes);
+        debug_assert!(length > 0, "what fits is written");
         buffer[at..length].fill(0);
         let end = start + length as u64;
         self.flight = Some(Flight::Records { end, written });
         let journal = processor.pairs_mut().journal.as_mut().expect("there is a log");
-        journal.in_flight = first_offset..slot_start + end;
+        journal.in_flight = slot_start + start..slot_start + end;
+        journal.streamed = streamed;
         // A superblock names the segment next: no power cut may take it back then.
-        let is_durable = self.settings.sync != Sync::None || has_rolled;
+        let is_durable = self.settings.sync != Sync::None || must_roll;
         Some(Write { offset: slot_start + start, length, is_durable })
     }
 
@@ -527,6 +574,25 @@ impl Log {
         if is_written { record_bytes } else { 0 }
     }
 
+    /// As much of a buffer as there is room in the segment from a position on.
+    fn within_segment<'a>(&self, position: u64, buffer: &'a mut [u8]) -> &'a mut [u8] {
+        let room = usize::try_from(self.settings.segment_bytes - position).unwrap_or(usize::MAX);
+        let length = room.min(buffer.len());
+        &mut buffer[..length]
+    }
+
+    /// Writes the head of the rest of a value that was begun in the segment before. Returns the bytes written.
+    fn write_rest(&mut self, location: Location, first_position: u64, into: &mut [u8]) -> usize {
+        let stream = self.stream.as_mut().expect("it was begun");
+        let value_bytes = stream.head.value_bytes - stream.done;
+        let is_first = location.position == first_position;
+        let head = Head { kind: Kind::Rest, value_bytes, is_first, ..stream.head };
+        stream.checksum = head.encode(&stream.key, location, into);
+        (stream.part_end, stream.tail_done) = (stream.head.value_bytes, 0);
+        self.segments.back_mut().expect("it has begun").rest_at = location.position;
+        HEAD_BYTES + stream.key.len()
+    }
+
     /// Ends a group. Returns what is written once its last write is.
     fn end_group(&mut self, processor: &mut Processor) -> Written {
         let group = self.group.take().expect("it has an end");
@@ -558,9 +624,9 @@ impl Log {
                 self.counters.written_bytes += end - head.end;
                 head.end = end;
                 self.is_unflushed = self.settings.sync == Sync::None;
-                if self.stream.is_none() {
-                    processor.pairs_mut().journal.as_mut().expect("there is a log").in_flight = 0..0;
-                }
+                let journal = processor.pairs_mut().journal.as_mut().expect("there is a log");
+                journal.in_flight = 0..0;
+                journal.streamed = self.stream.as_ref().map(|stream| stream.log_offset);
                 if written.is_some() && !self.is_unflushed {
                     self.durable_end = end;
                 }
@@ -578,24 +644,33 @@ impl Log {
 }
 
 impl Stream {
-    /// Bytes still to be written, including the checksum.
+    /// Whether all is written.
     fn is_complete(&self) -> bool {
-        self.done == self.value_bytes + TAIL_BYTES
+        self.is_part_complete() && self.part_end == self.head.value_bytes
+    }
+
+    /// Whether the rest follows in the next segment.
+    fn awaits_segment(&self) -> bool {
+        self.is_part_complete() && self.part_end < self.head.value_bytes
+    }
+
+    fn is_part_complete(&self) -> bool {
+        self.tail_done == TAIL_BYTES
     }
 
     fn write_part(&mut self, processor: &Processor, into: &mut [u8]) -> usize {
         let mut at = 0;
-        while at < into.len() && self.done < self.value_bytes {
+        while at < into.len() && self.done < self.part_end {
             let part = processor.pairs().heap.pinned(&self.pin).part(self.done);
-            let part = &part[..part.len().min(into.len() - at)];
+            let part = &part[..part.len().min(into.len() - at).min(self.part_end - self.done)];
             self.checksum.update(part);
             into[at..at + part.len()].copy_from_slice(part);
             at += part.len();
             self.done += part.len();
         }
-        while at < into.len() && self.done >= self.value_bytes && !self.is_complete() {
-            into[at] = self.checksum.finish().to_le_bytes()[self.done - self.value_bytes];
-            self.done += 1;
+        while at < into.len() && self.done == self.part_end && !self.is_part_complete() {
+            into[at] = self.checksum.finish().to_le_bytes()[self.tail_done];
+            self.tail_done += 1;
             at += 1;
         }
         at

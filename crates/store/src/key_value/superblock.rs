@@ -28,9 +28,10 @@ pub(super) const BLOCK_BYTES: u64 = 4096;
 const BLOCK_LENGTH: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"nvlanekv";
-/// Since version 3 writes list the names of the keys written before. Files of version 2 are made such as they are opened.
-const VERSION: u64 = 3;
-const VERSION_WITHOUT_NAMES: u64 = 2;
+/// Since version 3 writes list the names of the keys written before, since version 4 values may take two segments. Earlier
+/// files are made such as they are opened.
+const VERSION: u64 = 4;
+const VERSIONS_BEFORE: std::ops::Range<u64> = 2..VERSION;
 
 /// Offsets of the copies, and the length of both together.
 const COPIES: [u64; 2] = [0, BLOCK_BYTES];
@@ -122,7 +123,7 @@ impl Superblock {
             kv::log::decode_numbers(MAGIC, bytes)?;
         let superblock = Self { identity, seed, partition_count, segment_bytes, segment_count };
         let (is_divided, is_current) = (is_divided == 1, version == VERSION);
-        let is_known = is_current || version == VERSION_WITHOUT_NAMES;
+        let is_known = is_current || VERSIONS_BEFORE.contains(&version);
         is_known.then_some(Decoded { superblock, is_divided, is_current })
     }
 
@@ -491,7 +492,7 @@ mod tests {
         for copy in old.chunks_mut(BLOCK_LENGTH) {
             let numbers = kv::log::decode_numbers::<7>(MAGIC, copy).unwrap();
             let [_, others @ ..] = numbers;
-            let numbers: Vec<u64> = [VERSION_WITHOUT_NAMES].into_iter().chain(others).collect();
+            let numbers: Vec<u64> = [VERSIONS_BEFORE.start].into_iter().chain(others).collect();
             kv::log::encode_numbers(MAGIC, &numbers, copy);
         }
         file.write_all_at(&old, 0).unwrap();

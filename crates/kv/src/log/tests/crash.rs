@@ -307,6 +307,16 @@ fn what_was_acknowledged_is_there_after_every_cut_while_records_are_streamed() {
     }
 }
 
+/// Values of two segments, some of which leave memory.
+#[test]
+fn what_was_acknowledged_is_there_after_every_cut_while_values_take_two_segments() {
+    for sync in [Sync::Always, Sync::Batch, Sync::None] {
+        let long = Workload { lengths: &[600, 800, 1000], key_count: 20, rounds: 80, ..small(sync) };
+        let state_count: usize = (500..510).map(|seed| long.run(seed)).sum();
+        println!("{state_count} states, {sync:?}");
+    }
+}
+
 /// The values do not fit in memory, so that stores make room, and the index grows.
 #[test]
 fn what_was_acknowledged_is_there_after_every_cut_while_values_leave_memory() {

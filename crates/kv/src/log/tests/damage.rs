@@ -72,6 +72,7 @@ fn damageable(is_stopped: bool) -> (Vec<u8>, Pairs, Pairs) {
     }
     bench.settle();
     let after = pairs(&mut bench);
+    assert!(bench.log.segments.iter().any(|segment| segment.rest_at > 0), "a value of two segments");
     (bench.disk.durable(), after, before)
 }
 
@@ -94,7 +95,11 @@ enum Start {
 }
 
 fn start(image: &[u8]) -> (Start, Vec<Notice>) {
-    let mut bench = Bench::open_with(settings(Sync::Always), Disk::of(image.to_vec()), 1 << 20);
+    start_with(image, 1 << 20)
+}
+
+fn start_with(image: &[u8], memory_bytes: usize) -> (Start, Vec<Notice>) {
+    let mut bench = Bench::open_with(settings(Sync::Always), Disk::of(image.to_vec()), memory_bytes);
     while !bench.log.is_ready() && bench.step() {}
     let notices = std::iter::from_fn(|| bench.log.next_notice()).collect();
     if !bench.log.is_ready() {
@@ -315,6 +320,59 @@ fn a_segment_without_its_end_serves_no_older_versions() {
 fn all_missing_ends_are_repaired_without_older_versions() {
     let counts = [true, false].map(|is_stopped| judge_missing_ends(is_stopped, in_use));
     println!("{} missing ends", counts[0] + counts[1]);
+}
+
+/// A sector of a value that takes two segments costs its key, in whichever of them it is.
+#[test]
+fn a_value_of_two_segments_is_lost_with_any_sector_of_it() {
+    let settings = settings(Sync::Always);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    let (mut key, mut before) = (0, Pairs::new());
+    while bench.log.segments.back().is_none_or(|head| head.rest_at == 0) {
+        key += 1;
+        assert_eq!(bench.set(&name(key), &[key; 700]), Stored::Done);
+        bench.settle();
+    }
+    let (head, begun_at) = (bench.log.segments[bench.log.segments.len() - 1], {
+        let hash = bench.processor.hash(&name(key));
+        let item = bench.processor.pairs_mut().item(hash, &name(key)).expect("just stored");
+        bench.processor.pairs().log_offset(item).expect("it is written") as usize
+    });
+    let rest_at = (bench.log.slot_start(head.slot) + head.rest_at) as usize;
+    // The names of the last write are in another one, and in the superblock.
+    for round in 0..3 {
+        if round == 2 {
+            before = pairs(&mut bench);
+        }
+        assert_eq!(bench.set(&name(0), &[round; 30]), Stored::Done);
+        bench.settle();
+    }
+    bench.log.stop();
+    bench.settle();
+    let (image, truth) = (bench.disk.durable(), pairs(&mut bench));
+    let left = settings.segment_bytes as usize
+        - (begun_at - settings.start as usize) % settings.segment_bytes as usize;
+    let parts = [begun_at..begun_at + left, rest_at..rest_at + 2 * RECORD_EXTRA_BYTES + 4 + 700 - left];
+    for part in parts {
+        for sector in part.start / SECTOR_BYTES..part.end.div_ceil(SECTOR_BYTES) {
+            for fill in [0, 0xff] {
+                let mut damaged = image.clone();
+                damaged[sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES].fill(fill);
+                let what = format!("sector {sector} of {part:?} filled with {fill:#x}");
+                let lost = judge_start(&damaged, &truth, &before, &what);
+                assert!(matches!(lost, Some(1..=2)), "{what}: {lost:?}");
+                // With more memory values are read at the start.
+                let (Start::Serves(pairs, lost), _) = start_with(&damaged, 4 << 20) else {
+                    panic!("{what}: refused")
+                };
+                let is_right = |(key, value)| pairs.get(key).map_or(lost.contains(key), |it| it == value);
+                assert!(truth.iter().all(is_right), "{what}: {lost:?}");
+                assert!(repair(&damaged, &truth, &before, &what) <= 2, "{what}");
+            }
+        }
+    }
+    assert_eq!(repair(&image, &truth, &before, "undamaged"), 0);
 }
 
 /// Sectors that were overwritten take records with them: the keys that were written there are lost, and no others.
