@@ -9,6 +9,12 @@ const MISSING_ENDS: Judge =
     unit_test("nvlane-kv", "log::tests::damage::every_missing_end_is_repaired_without_older_versions");
 const LOST_ENDS: Judge =
     unit_test("nvlane-kv", "log::tests::damage::a_segment_without_its_end_serves_no_older_versions");
+const LOST_RESTS: Judge =
+    unit_test("nvlane-kv", "log::tests::damage::a_value_of_two_segments_is_lost_with_any_sector_of_it");
+const TWO_SEGMENTS: Judge = unit_test(
+    "nvlane-kv",
+    "log::tests::crash::what_was_acknowledged_is_there_after_every_cut_while_values_take_two_segments",
+);
 const DAMAGED_SECTORS: Judge = unit_test(
     "nvlane-kv",
     "log::tests::damage::a_damaged_sector_is_known_and_what_it_may_hide_is_not_served",
@@ -288,6 +294,39 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
             "crates/kv/src/log/scan.rs",
             "self.is_behind_damage = !is_whole;",
             "self.is_behind_damage = !is_whole && !BUG;",
+        )],
+    },
+    // A value whose rest is lost is served as it was begun.
+    Bug {
+        name: "begun-value-served",
+        judge: LOST_RESTS,
+        sites: &[Site(
+            "crates/kv/src/log/recover.rs",
+            "        let Some((order, _)) = self.begun else { return };",
+            "        let Some((order, _)) = self.begun.filter(|_| !BUG) else { return };",
+        )],
+    },
+    // The value leaves memory while the rest of it is not written yet.
+    Bug {
+        name: "begun-value-dropped",
+        judge: unit_test(
+            "nvlane-kv",
+            "log::tests::a_value_of_two_segments_leaves_memory_once_its_rest_is_written",
+        ),
+        sites: &[Site(
+            "crates/kv/src/journal.rs",
+            "&& self.streamed != Some(offset)",
+            "&& (BUG || self.streamed != Some(offset))",
+        )],
+    },
+    // The segment where a value begins is freed, and the value with it.
+    Bug {
+        name: "begun-value-not-rewritten",
+        judge: TWO_SEGMENTS,
+        sites: &[Site(
+            "crates/kv/src/log/clean.rs",
+            "if !matches!(head.kind, Kind::Pair | Kind::Begun | Kind::Lost) {",
+            "if !matches!(head.kind, Kind::Pair | Kind::Begun | Kind::Lost) || BUG && head.kind == Kind::Begun {",
         )],
     },
     Bug {

@@ -9,6 +9,7 @@ use reactor::{Allocation, Completion, File, Operation, Token};
 use rustix::io::Errno;
 
 use super::{Actor, Event, Shared};
+use crate::pair_settings::BLOCK_BYTES;
 use crate::random::Random;
 use crate::scenario::{DiskSettings, ErrorOf};
 use crate::timeline::{About, blocks};
@@ -450,6 +451,17 @@ impl Disk {
 /// Numbers of operations on the file of the key-value namespace, from here on.
 pub(crate) const LOG_OPERATIONS: u64 = 1 << 40;
 
+/// Whether a write of the log begins a segment with the rest of a value: behind the header and a list of names.
+fn has_rest(bytes: &[u8]) -> bool {
+    const NAMES: u8 = 5;
+    const REST: u8 = 8;
+    const RECORD_EXTRA_BYTES: usize = 36;
+    let Some((b"nvlkvseg", records)) = bytes.split_first_chunk() else { return false };
+    let records = &records[BLOCK_BYTES - 8..];
+    let names_bytes = u32::from_le_bytes(records[8..12].try_into().expect("four bytes")) as usize;
+    records[0] == NAMES && records.get(RECORD_EXTRA_BYTES + names_bytes) == Some(&REST)
+}
+
 impl Shared {
     /// The disk of an operation.
     fn disk_of(&mut self, number: u64) -> &mut Disk {
@@ -459,8 +471,11 @@ impl Shared {
     /// Notes a value that comes from the log since it has left memory. A log that writes is not being recovered.
     fn note_fetch(&mut self, actor: Actor, operation: &Operation) {
         match operation {
-            Operation::Write { .. } => {
+            Operation::Write { buffer, .. } => {
                 self.log_disk.writers.insert(actor);
+                if has_rest(buffer) {
+                    self.reach_event("value in two segments of the log");
+                }
             }
             Operation::Read { buffer, .. }
                 if buffer.len() <= SHORT_READ_BYTES_MAX && self.log_disk.writers.contains(&actor) =>
