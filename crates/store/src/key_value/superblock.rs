@@ -127,6 +127,12 @@ impl Superblock {
         is_known.then_some(Decoded { superblock, is_divided, is_current })
     }
 
+    /// Whether a copy is of a later version.
+    fn is_later(bytes: &[u8]) -> bool {
+        let numbers: Option<[u64; 7]> = kv::log::decode_numbers(MAGIC, bytes);
+        numbers.is_some_and(|[version, ..]| version > VERSION)
+    }
+
     /// Reads the superblock of an open file that holds one, or divides an empty file.
     pub(super) fn open(
         path: &Path,
@@ -238,6 +244,9 @@ impl Superblock {
         }
         let refuse = |is, remedy| Err(OpenError::WrongKind { path: path.to_owned(), is, remedy });
         let (first, second) = copies.split_at(BLOCK_LENGTH);
+        if Self::is_later(first) || Self::is_later(second) {
+            return refuse("a key-value file of a later version of nvlane", "use that version");
+        }
         let (found, damaged) = match (Self::decode(first), Self::decode(second)) {
             (Some(first), Some(second)) => {
                 let is_divided = first.is_divided || second.is_divided;
@@ -489,17 +498,25 @@ mod tests {
         // A file of the version before is opened, and is of this version then.
         let mut old = vec![0; COPIES_LENGTH];
         made.encode(true, &mut old);
-        for copy in old.chunks_mut(BLOCK_LENGTH) {
-            let numbers = kv::log::decode_numbers::<7>(MAGIC, copy).unwrap();
-            let [_, others @ ..] = numbers;
-            let numbers: Vec<u64> = [VERSIONS_BEFORE.start].into_iter().chain(others).collect();
+        let set_version = |copy: &mut [u8], version| {
+            let mut numbers = kv::log::decode_numbers::<7>(MAGIC, copy).unwrap();
+            numbers[0] = version;
             kv::log::encode_numbers(MAGIC, &numbers, copy);
-        }
+        };
+        old.chunks_mut(BLOCK_LENGTH).for_each(|copy| set_version(copy, VERSIONS_BEFORE.start));
         file.write_all_at(&old, 0).unwrap();
         assert_eq!(open(&path, 64 << 20, 2).unwrap(), made);
         let mut renewed = vec![0; head.len()];
         file.read_exact_at(&mut renewed, 0).unwrap();
         assert!(renewed == head);
+        // One copy of a later version is enough to refuse it: that version has begun to write the file.
+        for copy in COPIES {
+            let mut later = head[..COPIES_LENGTH].to_vec();
+            set_version(&mut later[copy as usize..][..BLOCK_LENGTH], VERSION + 1);
+            file.write_all_at(&later, 0).unwrap();
+            assert!(refusal(64 << 20, 2).contains("later version"));
+        }
+        file.write_all_at(&head, 0).unwrap();
         // The power failed while the file was divided.
         let mut half = vec![0; COPIES_LENGTH];
         made.encode(false, &mut half);
