@@ -1,6 +1,5 @@
-"""Prometheus exporters of a memcached listener. Arguments: its address, and the exporter of all fields."""
+"""Prometheus exporters of a memcached listener. Arguments: its address, the exporter of all fields, memcached_exporter."""
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 
-ADDRESS, EXPORTER = sys.argv[1:]
+ADDRESS, EXPORTER, MEMCACHED_EXPORTER = sys.argv[1:]
 # Pairs of a batch, and at most.
 BATCH, MOST = 100_000, 1_000_000
 
@@ -20,22 +19,21 @@ def free_port():
 
 
 def scrape(expected):
-    """Scrapes all fields, and returns them; with memcached_exporter as well, if there is one."""
+    """Scrapes all fields, and returns them; with memcached_exporter as well."""
     run = subprocess.run([EXPORTER, ADDRESS], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     fields = dict(line.rsplit(" ", 1) for line in run.stdout.splitlines())
     assert fields["memcached_curr_items"] == str(expected), fields
     in_class = fields.get('memcached_slab_number{slab="1"}', "0")
     assert in_class == str(expected), fields
-    if program := shutil.which("memcached_exporter"):
-        scrape_with(program, expected)
+    scrape_over_http(expected)
     return fields
 
 
-def scrape_with(program, expected):
+def scrape_over_http(expected):
     port = free_port()
     listen = ["--memcached.address", ADDRESS, "--web.listen-address", f"127.0.0.1:{port}"]
-    exporter = subprocess.Popen([program, *listen])
+    exporter = subprocess.Popen([MEMCACHED_EXPORTER, *listen])
     try:
         for attempt in range(100):
             try:

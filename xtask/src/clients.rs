@@ -187,6 +187,7 @@ fn run_suite(
     command.arg(root().join("interop/memcached").join(suite).with_extension("sh"));
     command.env("PYTHON", &clients.python).env("PYTHON_MEMCACHED", &clients.python_memcached);
     command.env("PYLIBMC", &clients.pylibmc).env("EXPORTER", &clients.exporter);
+    command.env("MEMCACHED_EXPORTER", &clients.memcached_exporter);
     command.env("GOMEMCACHE", &clients.gomemcache).env("GOCACHE", &clients.go_cache);
     command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let status = command.status().context("cannot run timeout")?;

@@ -42,6 +42,8 @@ const PYLIBMC: &str = "pylibmc==1.6.3";
 
 /// A memcached client in Go, with its tests.
 const GOMEMCACHE: &str = "github.com/bradfitz/gomemcache@v0.0.0-20260422231931-4d751bb6e37c";
+/// Of the version in `interop/memcached/exporter/go.mod`.
+const MEMCACHED_EXPORTER: &str = "github.com/prometheus/memcached_exporter/cmd/memcached_exporter";
 
 const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 
@@ -66,8 +68,9 @@ pub(crate) struct Clients {
     /// Sources of gomemcache, and the directory of what Go has built.
     pub(crate) gomemcache: PathBuf,
     pub(crate) go_cache: PathBuf,
-    /// A Prometheus exporter.
+    /// A Prometheus exporter of all statistics, and memcached_exporter.
     pub(crate) exporter: PathBuf,
+    pub(crate) memcached_exporter: PathBuf,
 }
 
 /// Installs the memcached clients: those in Python in their own virtual environment.
@@ -86,6 +89,7 @@ pub(crate) fn install_clients() -> Result<Clients> {
         gomemcache: place.join("go").join(GOMEMCACHE),
         go_cache: place.join("go-build"),
         exporter: place.join("bin/exporter"),
+        memcached_exporter: place.join("bin/memcached_exporter"),
     };
     let exporter = root().join("interop/memcached/exporter");
     let read = |name: &str| {
@@ -123,8 +127,10 @@ pub(crate) fn install_clients() -> Result<Clients> {
         run(&mut go).or_else(|_| run(&mut go))
     };
     go(&place, &["mod", "download", "-modcacherw", GOMEMCACHE])?;
-    let program = clients.exporter.to_string_lossy();
-    go(&exporter, &["build", "-modcacherw", "-buildvcs=false", "-o", &program])?;
+    for (program, package) in [(&clients.exporter, "."), (&clients.memcached_exporter, MEMCACHED_EXPORTER)] {
+        let program = program.to_string_lossy();
+        go(&exporter, &["build", "-modcacherw", "-buildvcs=false", "-o", &program, package])?;
+    }
     std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
     Ok(clients)
 }
