@@ -65,6 +65,7 @@ const SIMULATION_S: &str = "600";
 const PROMISES: &[(&str, &[Bug])] = &[
     ("Completion", transport::COMPLETION),
     ("Reads", transport::READS),
+    ("Reads", storage::FAR_DATA),
     ("Atomicity", transport::ATOMICITY),
     ("Durability", storage::DURABILITY),
     ("Durability", durable_places::DURABLE_PLACES),

@@ -1,12 +1,47 @@
 //! Bugs between a command and its storage.
 
 use super::bug::Judge::Simulation;
-use super::bug::{Bug, Site, test, unit_test};
+use super::bug::{Bug, Judge, Site, test, unit_test};
 
 const COMMANDS: &str = "crates/subsystem/src/commands.rs";
 const FILE: &str = "crates/store/src/block/file.rs";
 const FILE_BACKEND: &str = "crates/store/src/block/file_backend.rs";
 const FILE_SHARED: &str = "crates/store/src/block/file_shared.rs";
+
+const FAR_BLOCKS: Judge =
+    test("nvlane", "end_to_end", "far_blocks::blocks_of_a_file_of_six_gibibytes_are_apart");
+
+/// Blocks whose addresses take more than 32 bits.
+pub(super) const FAR_DATA: &[Bug] = &[
+    Bug {
+        name: "address-cut-to-32-bits",
+        judge: FAR_BLOCKS,
+        sites: &[Site(
+            "crates/subsystem/src/nvm_io.rs",
+            "offset: command.slba << blocks.block_shift,",
+            "offset: (command.slba << blocks.block_shift) & if BUG { u64::from(u32::MAX) } else { u64::MAX },",
+        )],
+    },
+    Bug {
+        name: "second-gigabyte-of-a-copy-in-the-first",
+        judge: FAR_BLOCKS,
+        sites: &[Site(
+            "crates/subsystem/src/nvm_io.rs",
+            "            sources.push(source.slba.get() * block_bytes..end * block_bytes);",
+            "            let wrap = if BUG { (source.slba.get() * block_bytes) >> 30 << 30 } else { 0 };
+            sources.push(source.slba.get() * block_bytes - wrap..end * block_bytes - wrap);",
+        )],
+    },
+    Bug {
+        name: "deallocated-address-cut",
+        judge: FAR_BLOCKS,
+        sites: &[Site(
+            FILE_BACKEND,
+            "Operation::Allocate { file, offset: *offset, length, change }",
+            "Operation::Allocate { file, offset: *offset & if BUG { 0xffff_ffff } else { u64::MAX }, length, change }",
+        )],
+    },
+];
 
 /// Durability: what a Flush or FUA has covered survives a power cut.
 pub(super) const DURABILITY: &[Bug] = &[

@@ -14,6 +14,7 @@ mod edges;
 mod endings;
 mod exercise;
 mod exhaustion;
+mod far_blocks;
 mod filters;
 mod fused;
 mod key_value;
