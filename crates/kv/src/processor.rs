@@ -389,9 +389,11 @@ impl Processor {
     /// The result of a store, counted if it was refused for lack of room.
     #[inline]
     fn counted(&mut self, stored: Stored) -> Stored {
-        let counters = &mut self.pairs_mut().counters;
-        counters.no_memory_count += u64::from(stored == Stored::NoMemory);
-        counters.log_full_count += u64::from(stored == Stored::LogFull);
+        if stored != Stored::Done {
+            let counters = &mut self.pairs_mut().counters;
+            counters.no_memory_count += u64::from(stored == Stored::NoMemory);
+            counters.log_full_count += u64::from(stored == Stored::LogFull);
+        }
         stored
     }
 
@@ -422,7 +424,7 @@ impl Processor {
 
     /// Makes room in the log, if there is one, for a value of a key in place of the pair that was found, if necessary by
     /// removing expired pairs. Returns where the pair is then; `None` if there is no room.
-    #[inline]
+    #[inline(always)]
     fn make_log_room(
         &mut self,
         hash: KeyHash,
@@ -431,9 +433,19 @@ impl Processor {
         found: Option<Place>,
     ) -> Option<Option<Place>> {
         let pair_bytes = key.len() + value_bytes;
-        if self.pairs().has_log_room(pair_bytes, found) {
+        if !self.has_log() || self.pairs().has_log_room(pair_bytes, found) {
             return Some(found);
         }
+        self.make_log_room_of_expired(hash, key, pair_bytes)
+    }
+
+    #[cold]
+    fn make_log_room_of_expired(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        pair_bytes: usize,
+    ) -> Option<Option<Place>> {
         while self.writer.allocator.remove_some_expired() {
             let found = self.pairs_mut().find(hash, key);
             if self.pairs().has_log_room(pair_bytes, found) {
