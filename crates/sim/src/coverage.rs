@@ -390,6 +390,12 @@ impl Watch {
         }
     }
 
+    /// Whether a part of the answer to a message of authentication was sent: its status is not known.
+    pub(crate) fn has_begun_verdict(&self) -> bool {
+        let send = Opcode::Fabrics(FabricsType::AUTHENTICATION_SEND.raw());
+        !self.from_target.header.is_empty() && self.commands.values().any(|seen| seen.opcode == send)
+    }
+
     /// The requests of commands that are not answered.
     pub(crate) fn open_requests(&self) -> Requests {
         let mut open = Requests::default();

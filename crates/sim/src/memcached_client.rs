@@ -296,6 +296,7 @@ impl MemcachedClient {
                     return Err(format!("{refusal:?} comes without an error of the disk"));
                 }
                 shared.reach_event("memcached client told of an error of the log");
+                self.unorder(model);
                 return Ok(false);
             }
             if self.is_binary && rest.first() != Some(&b'S') {
@@ -339,6 +340,12 @@ impl MemcachedClient {
     /// A command is answered: the next answer is awaited from now on.
     fn await_next(&mut self, shared: &Shared) {
         self.deadline_ns = if self.expected.is_empty() { u64::MAX } else { shared.now_ns + TIMEOUT_NS };
+    }
+
+    /// A command is refused for an error of the log: those behind it may be executed without it.
+    fn unorder(&self, model: &mut PairModel) {
+        let out = self.expected.iter().flat_map(Expected::commands).chain(self.unanswered.iter().copied());
+        out.for_each(|(key, command)| model.unorder(key, command));
     }
 
     /// The connection is over, and with it the answers that are still out.

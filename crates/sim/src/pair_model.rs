@@ -122,6 +122,11 @@ impl PairModel {
         self.keys[key].deny(id).map_err(|finding| format!("key {key}: {finding}"))
     }
 
+    /// It may take effect without those that were sent before it.
+    pub(crate) fn unorder(&mut self, key: usize, id: u64) {
+        self.keys[key].unorder(id);
+    }
+
     /// No answer will come: it may take effect at any time, or never.
     pub(crate) fn lose(&mut self, key: usize, id: u64, now_ns: u64) {
         self.keys[key].lose(id, now_ns);

@@ -155,6 +155,7 @@ impl MemcachedClient {
                 return Err("an internal error without an error of the disk".into());
             }
             shared.reach_event("memcached client told of an error of the log");
+            self.unorder(model);
             return Ok(Taken::End);
         }
         loop {

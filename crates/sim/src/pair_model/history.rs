@@ -356,6 +356,13 @@ impl History {
         Ok(())
     }
 
+    pub(super) fn unorder(&mut self, id: u64) {
+        let Some(at) = self.position(id) else { return };
+        if let Origin::Connection { after, .. } = &mut self.pending[at].origin {
+            *after = None;
+        }
+    }
+
     pub(super) fn lose(&mut self, id: u64, now_ns: u64) {
         let Some(at) = self.position(id) else { return };
         let Pending { command, reply, origin, .. } = &self.pending[at];

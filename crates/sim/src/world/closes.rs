@@ -76,7 +76,8 @@ impl World {
         if scenario.authentication.is_none() || !connections[id].may_owe_authentication() {
             return false;
         }
-        if connections[id].watch().is_unproved {
+        let watch = connections[id].watch();
+        if watch.is_unproved || watch.has_begun_verdict() {
             return true;
         }
         let limits = &scenario.limits;
