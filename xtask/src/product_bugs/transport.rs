@@ -1,7 +1,7 @@
 //! Bugs of the way that commands and data take between host and target.
 
 use super::bug::Judge::Simulation;
-use super::bug::{Bug, Site, test, unit_test};
+use super::bug::{Bug, Judge, Site, test, unit_test};
 
 const CARAVAN: &str = "crates/proto/src/caravan.rs";
 const COMMANDS: &str = "crates/subsystem/src/commands.rs";
@@ -14,6 +14,9 @@ const HOST_QUEUE: &str = "crates/proto/src/host_queue.rs";
 const LANE: &str = "crates/subsystem/src/lane.rs";
 const LANES: &str = "crates/subsystem/src/serving/lanes.rs";
 const LANE_CORE: &str = "crates/host/src/lane_core.rs";
+
+const PAIRS_TAKE_TURNS: Judge =
+    test("nvlane", "end_to_end", "fused::pairs_and_other_changes_of_their_blocks_take_turns");
 
 /// Completion: every command ends exactly once, with its buffer.
 pub(super) const COMPLETION: &[Bug] = &[
@@ -358,6 +361,41 @@ pub(super) const CORRUPTION: &[Bug] = &[
 
 /// Atomicity: a block is written completely or not at all, and Compare and Write is one step.
 pub(super) const ATOMICITY: &[Bug] = &[
+    // Of a command with several ranges it is not known which blocks it changes: a pair waits for it, and it for a pair.
+    Bug {
+        name: "pair-beside-running-copy",
+        judge: PAIRS_TAKE_TURNS,
+        sites: &[Site(
+            "crates/subsystem/src/running.rs",
+            "NvmOpcode::DATASET_MANAGEMENT | NvmOpcode::COPY => Some(0..u64::MAX),",
+            "NvmOpcode::DATASET_MANAGEMENT | NvmOpcode::COPY => (!BUG).then_some(0..u64::MAX),",
+        )],
+    },
+    Bug {
+        name: "pair-beside-running-zeroes",
+        judge: PAIRS_TAKE_TURNS,
+        sites: &[Site(
+            "crates/subsystem/src/running.rs",
+            "Some(command.slba..command.slba + u64::from(command.blocks))",
+            "let is_known = !BUG || self.sqe.opcode == NvmOpcode::WRITE.raw();
+                is_known.then(|| command.slba..command.slba + u64::from(command.blocks))",
+        )],
+    },
+    Bug {
+        name: "deallocated-beside-pair",
+        judge: PAIRS_TAKE_TURNS,
+        sites: &[Site(
+            "crates/subsystem/src/nvm_io.rs",
+            "exclusions.holds_back(&(0..u64::MAX)) {
+            return Ok(self.wait());
+        }
+        ranges.reverse();",
+            "exclusions.holds_back(&(0..u64::MAX)) && !BUG {
+            return Ok(self.wait());
+        }
+        ranges.reverse();",
+        )],
+    },
     Bug {
         name: "locked-range-written",
         judge: Simulation,

@@ -7,11 +7,11 @@ use reactor::EngineKind;
 use wire::id::Nsid;
 use wire::log::health::HealthLog;
 use wire::log::{GetLogPage, Lid};
-use wire::nvm::BlockCommand;
+use wire::nvm::{BlockCommand, DatasetManagement, DsmAttributes, DsmRange};
 use wire::opcode::NvmOpcode;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{RawHost, RawLane};
 use crate::setup::{Rig, engines, open, options};
@@ -104,13 +104,13 @@ fn on_each(check: impl Fn(&mut RawLane)) {
     }
 }
 
-/// The completions of these two commands, in either order.
-fn ends(lane: &mut RawLane, cids: [u16; 2]) -> [Status; 2] {
-    let mut statuses = [Status::SUCCESS; 2];
-    for _ in 0..2 {
+/// The completions of these commands, in any order.
+fn ends<const COUNT: usize>(lane: &mut RawLane, cids: [u16; COUNT]) -> [Status; COUNT] {
+    let mut statuses = [Status::SUCCESS; COUNT];
+    for _ in 0..COUNT {
         match lane.next() {
             peer::link::Got::Completion(cqe) => {
-                let at = cids.iter().position(|&cid| cid == cqe.cid.get()).expect("one of the two");
+                let at = cids.iter().position(|&cid| cid == cqe.cid.get()).expect("one of them");
                 statuses[at] = cqe.status();
             }
             other => panic!("{other:?}"),
@@ -249,5 +249,74 @@ fn a_command_beside_a_pair_that_waits_for_data_is_aborted() {
         assert!(host.abort(read));
         assert_eq!(host.io.completion(read).status(), Status::ABORT_REQUESTED);
         assert!(!halves.iter().any(|half| host.abort(*half)), "halves end together");
+    }
+}
+
+/// A command that changes blocks 7 and 8, and what they have then.
+type Change = (&'static str, fn(&mut RawLane) -> u16, u8);
+
+const CHANGES: [Change; 5] = [
+    ("Write", |lane| lane.write_in_capsule(Sqe::write(ONE, 7, 2), &[3; 8192]), 3),
+    ("Write Zeroes", |lane| lane.command(Sqe::write_zeroes(ONE, 7, 2, false), &[]), 0),
+    ("Write Zeroes that deallocates", |lane| lane.command(Sqe::write_zeroes(ONE, 7, 2, true), &[]), 0),
+    ("Deallocate", deallocate, 0),
+    ("Copy", |lane| lane.copy(20, 2, 7), 5),
+];
+
+fn deallocate(lane: &mut RawLane) -> u16 {
+    let command = DatasetManagement { range_count: 2, attributes: DsmAttributes::DEALLOCATE };
+    // The blocks are in the second range.
+    let ranges = [DsmRange::new(100, 1), DsmRange::new(7, 2)];
+    lane.write_in_capsule(command.to_sqe(ONE), ranges.as_bytes())
+}
+
+/// A pair on block 8, which replaces 1 by `value`.
+fn pair(lane: &mut RawLane, value: u8) -> [u16; 2] {
+    [lane.write_in_capsule(first(8), &[1; 4096]), lane.write_in_capsule(second(8), &[value; 4096])]
+}
+
+/// A pair and another change of its block take turns, whichever comes first: the other change is there in the end, since
+/// the pair either comes before it or finds another content. The delays let one begin and end while the other is between
+/// its comparison and its write.
+#[test]
+fn pairs_and_other_changes_of_their_blocks_take_turns() {
+    const DELAYS: [&str; 2] =
+        ["delay=write:1ms-6ms", "delay=write:4ms&delay=zeroes:4ms&delay=deallocate:4ms"];
+    let different = [Status::COMPARE_FAILURE.with_dnr(), Status::ABORTED_FAILED_FUSED.with_dnr()];
+    for engine in engines() {
+        for (storage, delay) in
+            ["ram:1M", "file:1M"].into_iter().flat_map(|it| DELAYS.map(|delay| (it, delay)))
+        {
+            let rig = rig(engine, &format!("{storage}?{delay}"));
+            let mut host = RawHost::new(&rig);
+            let lane = &mut host.io;
+            assert_eq!(lane.run_in_capsule(Sqe::write(ONE, 20, 2), &[5; 8192]), Status::SUCCESS);
+            for (round, (name, change, after)) in (0..4).flat_map(|round| CHANGES.map(|it| (round, it))) {
+                assert_eq!(lane.run_in_capsule(Sqe::write(ONE, 7, 2), &[1; 8192]), Status::SUCCESS);
+                // The later one comes at once, or when the other has begun.
+                let pause = Duration::from_micros(if round < 2 { 0 } else { 500 });
+                let (halves, other) = if round % 2 == 0 {
+                    let halves = pair(lane, 2);
+                    std::thread::sleep(pause);
+                    (halves, change(lane))
+                } else {
+                    let other = change(lane);
+                    std::thread::sleep(pause);
+                    (pair(lane, 2), other)
+                };
+                let [first, second, status] = ends(lane, [halves[0], halves[1], other]);
+                let what = format!("{engine:?} {storage} {delay}: {name}, round {round}");
+                assert_eq!(status, Status::SUCCESS, "{what}");
+                assert!([first, second] == [Status::SUCCESS; 2] || [first, second] == different, "{what}");
+                assert_eq!(content(lane, 8), after, "{what}: {first}, {second}");
+            }
+            // Of two pairs one finds what it compares with.
+            assert_eq!(lane.run_in_capsule(Sqe::write(ONE, 8, 1), &[1; 4096]), Status::SUCCESS);
+            let [one, other] = [2, 3].map(|value| pair(lane, value));
+            let [a, b, c, d] = ends(lane, [one[0], one[1], other[0], other[1]]);
+            let value = content(lane, 8);
+            let won = if value == 2 { ([a, b], [c, d]) } else { ([c, d], [a, b]) };
+            assert_eq!((won, value > 1), (([Status::SUCCESS; 2], different), true), "{engine:?} {storage}");
+        }
     }
 }
