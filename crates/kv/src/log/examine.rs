@@ -46,8 +46,8 @@ struct Latest {
     is_value_whole: bool,
 }
 
-/// Where a value is: the first byte in the file, and the length of each part. The second part, if there is one, is the rest of
-/// a value that was begun at the end of a segment.
+/// Where a value is: of each part the first byte in the file, and the length. The second part is the rest of a value that
+/// was begun at the end of a segment; else its length is 0.
 type ValueParts = [(u64, usize); 2];
 
 /// A position in the log: generation, and offset in the segment.
@@ -370,12 +370,13 @@ impl Examined {
             let left = limit - position;
             let to_block = (position + 1).next_multiple_of(block_bytes).min(limit) - position;
             let is_blank = bytes.all(position..position + to_block, is_zero)?;
-            let bytes_of = |head: &Head| head.bytes_at(position as u64, settings.segment_bytes);
-            let fits = |head: &Head| bytes_of(head).is_some_and(|bytes| bytes <= left);
+            let bytes_of = |head: &Head| {
+                head.bytes_at(position as u64, settings.segment_bytes).filter(|&bytes| bytes <= left)
+            };
             keyed.clear();
             keyed.extend_from_slice(bytes.at(position, KEYED_BYTES_MAX)?);
             let order = (generation, position as u64);
-            if let Some(head) = Head::read(&keyed, at(position)).filter(fits)
+            if let Some(head) = Head::read(&keyed, at(position))
                 && let Some(record_bytes) = bytes_of(&head)
             {
                 let is_whole = is_value_whole(&head, bytes, position..position + record_bytes, &keyed)?;
@@ -408,7 +409,7 @@ impl Examined {
                 }
                 return Ok(());
             }
-            if let Some(head) = Head::correct(&mut keyed, at(position)).filter(fits)
+            if let Some(head) = Head::correct(&mut keyed, at(position))
                 && let Some(record_bytes) = bytes_of(&head)
             {
                 self.note(DamageKind::Bit, generation, start + position as u64, record_bytes as u64);
