@@ -136,7 +136,7 @@ impl Disk {
     }
 }
 
-/// `restarts` where the content outlives the target.
+/// Exercises a namespace with each engine. With `restarts` its content outlives the target, and is checked again.
 fn exercise(storage: &str, path: Option<&Path>, restarts: bool) {
     for engine in engines() {
         let mut rig = Rig::new(engine, &[storage]);
@@ -164,7 +164,7 @@ fn blocks_of_a_file_of_six_gibibytes_are_apart() {
     exercise("file:6G?lba=512", None, true);
 }
 
-/// In memory, where files may be longer than the 16 TiB of some file systems.
+/// On tmpfs: some file systems, such as ext4, limit a file to 16 TiB.
 #[test]
 fn blocks_of_a_file_of_seventeen_tebibytes_are_apart() {
     for block_bytes in [512, 4096] {
