@@ -16,7 +16,7 @@ use crate::deps::{self, Clients};
 
 /// The scripts, without `.sh`.
 const SUITES: [&str; 8] =
-    ["auth", "exporter", "gomemcache", "memccapable", "pylibmc", "pymemcache", "python-memcached", "tls"];
+    ["auth", EXPORTER, "gomemcache", "memccapable", "pylibmc", "pymemcache", "python-memcached", "tls"];
 
 /// What the listener of a suite asks of clients: options of `nvlane target`.
 fn demands(suite: &str) -> &'static [&'static str] {
@@ -53,6 +53,9 @@ fn prepare(suite: &str, dir: &Path) -> Result<()> {
 
 /// The name of memcached's own tests among the suites.
 const OWN_TESTS: &str = "own-tests";
+
+/// What does not depend on the engine: it runs with the first one. It stores up to a million pairs.
+const EXPORTER: &str = "exporter";
 
 /// Namespaces: in RAM; and in a file with a log, whose maximum value length is memcached's.
 const STORAGES: [(&str, &str); 2] =
@@ -119,9 +122,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
         }
     }
-    for engine in engines {
+    for (index, engine) in engines.enumerate() {
         for (name, storage) in STORAGES {
-            for suite in &suites {
+            for suite in suites.iter().filter(|suite| index == 0 || **suite != EXPORTER) {
                 for time in 1..=options.times {
                     let dir = new_dir(target_dir().join("clients").join(engine).join(name).join(suite))?;
                     let run = || run_suite(&nvlane, &clients, suite, engine, storage, &dir);
