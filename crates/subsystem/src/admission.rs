@@ -205,6 +205,11 @@ struct Tally {
 }
 
 impl Admission {
+    /// Connections that are counted as open.
+    pub(crate) fn held_count(&self) -> usize {
+        self.hosts.held() + self.memcached.held()
+    }
+
     pub(crate) fn new(limits: &Limits, audit: Recorder) -> Self {
         let (memcached_max, memcached_per_address_max) =
             (limits.memcached_connection_count_max, limits.memcached_connection_count_per_address_max);
@@ -337,6 +342,12 @@ enum Full {
 }
 
 impl PerAddress {
+    /// Open connections, in total or by address, whichever are more.
+    fn held(&self) -> usize {
+        let by_address: u32 = self.by_address.values().sum();
+        self.count.max(by_address) as usize
+    }
+
     fn new(count_max: u32, count_per_address_max: u32) -> Self {
         Self { count_max, count_per_address_max, count: 0, by_address: BTreeMap::new() }
     }

@@ -678,6 +678,20 @@ impl Attachments {
             })
     }
 
+    /// Operations under way in all namespaces.
+    pub(crate) fn running_count(&self) -> usize {
+        self.slots.iter().flatten().map(|attached| attached.running as usize).sum()
+    }
+
+    /// Ranges of blocks of all namespaces that writes are kept out of.
+    pub(crate) fn exclusion_count(&self) -> usize {
+        let count = |attached: &Attached| match &attached.backing {
+            Backing::Blocks(blocks) => blocks.exclusions.count(),
+            Backing::Keys(_) => 0,
+        };
+        self.slots.iter().flatten().map(count).sum()
+    }
+
     /// The next holder that need not wait for writes to a removed namespace any more.
     pub(crate) fn take_released(&mut self) -> Vec<(u16, u64)> {
         std::mem::take(&mut self.released)

@@ -191,6 +191,11 @@ impl Commands {
         self.ended.pop_front()
     }
 
+    /// Lanes that belong to an association.
+    pub(crate) fn association_count(&self) -> usize {
+        self.associations.iter().flatten().count()
+    }
+
     /// Commands that wait for a range, or for a buffer while they hold data.
     pub(crate) fn waiting_count(&self) -> usize {
         self.waiting.len()

@@ -115,6 +115,19 @@ pub struct Control {
 }
 
 impl Control {
+    /// What it holds for connections, by its name.
+    pub(crate) fn held(&self) -> [(&'static str, usize); 6] {
+        let [controller_count, lane_count] = self.associations.counts();
+        [
+            ("controllers", controller_count),
+            ("connected lanes", lane_count),
+            ("Connects that wait", self.connects.waiting_count()),
+            ("queues without authentication", self.connects.unauthenticated.count()),
+            ("authentications", self.authentications.count()),
+            ("connections that are counted", self.admission.held_count()),
+        ]
+    }
+
     /// A control plane without subsystems and listeners: the first order adds them.
     #[must_use]
     pub fn new(settings: ControlSettings) -> Self {

@@ -95,6 +95,11 @@ impl Exclusions {
         self.held.iter().filter(|held| !held.is_reported).map(|held| held.holder)
     }
 
+    /// The number of ranges.
+    pub(crate) fn count(&self) -> usize {
+        self.held.len()
+    }
+
     /// Whether any holder still waits for writes under way.
     pub(crate) fn has_unreported(&self) -> bool {
         self.held.iter().any(|held| !held.is_reported)
@@ -129,6 +134,11 @@ pub(crate) enum Audience {
 impl LockManager {
     pub(crate) fn new(reactor_count: u16) -> Self {
         Self { reactor_count, active: Vec::new(), waiting: VecDeque::new(), messages: VecDeque::new() }
+    }
+
+    /// The number of locks that are held or waited for.
+    pub(crate) fn count(&self) -> usize {
+        self.active.len() + self.waiting.len()
     }
 
     /// A message to the manager.

@@ -229,6 +229,11 @@ impl LaneLists {
 }
 
 impl LaneTable {
+    /// The number of lanes.
+    pub(crate) fn count(&self) -> usize {
+        self.places.iter().filter(|place| place.lane.is_some()).count()
+    }
+
     /// Visits the lanes of which the kernel may still read what was sent. Those for which `is_awaited` is false leave
     /// the list.
     pub(crate) fn retain_awaiting(&mut self, mut is_awaited: impl FnMut(&mut Lane) -> bool) {

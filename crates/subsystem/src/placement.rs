@@ -171,6 +171,15 @@ impl Placement {
         self.policy = policy;
     }
 
+    /// Lanes that are counted, of all reactors; more if some are counted wrong.
+    #[must_use]
+    pub fn lane_count(&self) -> usize {
+        let of_devices = self.devices.values().map(|device| device.lanes as usize).sum::<usize>();
+        let of = |share: &Share| share.lanes.unsigned_abs().max(share.io_lanes.unsigned_abs());
+        let of_reactors = self.shares.iter().map(of).sum::<u64>();
+        of_devices.max(usize::try_from(of_reactors).unwrap_or(usize::MAX))
+    }
+
     /// Numbers of lanes by the criterion that placed them.
     #[must_use]
     pub fn counters(&self) -> PlacementCounters {

@@ -288,6 +288,11 @@ struct Entry {
 }
 
 impl RunningTable {
+    /// The number of commands.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.running.is_some()).count()
+    }
+
     pub(crate) fn insert(&mut self, running: Running) -> Ticket {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry { generation: 0, running: None });

@@ -3,6 +3,7 @@
 
 mod dispatch;
 mod exponentiator;
+mod held;
 mod lanes;
 mod memcached_connections;
 mod pressure;
@@ -552,6 +553,7 @@ impl Application for Serving {
             self.report_quiet(io);
         }
         if self.is_stopping && key_value_io::have_logs_stopped(&mut self.lanes.commands.namespaces) {
+            tracing::debug!(reactor = self.reactor, held = ?self.held(), "reactor stops");
             io.stop();
         }
         worked

@@ -121,6 +121,11 @@ impl Associations {
         Self { limits, controllers: BTreeMap::new(), lanes: BTreeMap::new(), past_traffic: BTreeMap::new() }
     }
 
+    /// The numbers of controllers, and of connected lanes.
+    pub(super) fn counts(&self) -> [usize; 2] {
+        [self.controllers.len(), self.lanes.len()]
+    }
+
     /// The controller with this key.
     pub(super) fn get(&self, key: ControllerKey) -> Option<&ControllerRecord> {
         self.controllers.get(&key)

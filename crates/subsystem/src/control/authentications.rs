@@ -149,6 +149,11 @@ struct Queue {
 }
 
 impl Authentications {
+    /// Queues that authenticate, or have to.
+    pub(super) fn count(&self) -> usize {
+        self.queues.len()
+    }
+
     pub(super) fn new(mut random: Randomness) -> Self {
         let mut first = [0; 4];
         // Sequence numbers are no secret: any will do.

@@ -180,6 +180,11 @@ fn partition(namespaces: &mut Attachments, now: Moment) -> Option<(NamespaceId, 
 }
 
 impl MemcachedConnections {
+    /// The number of connections.
+    pub(super) fn count(&self) -> usize {
+        self.connections.iter().flatten().count() + self.waiting.len()
+    }
+
     pub(crate) fn new(
         counters: Arc<MemcachedCounters>,
         settings: &ServingSettings,

@@ -1,0 +1,30 @@
+//! What a reactor holds for its connections: lanes, commands, ranges of blocks, and what counts them.
+
+use super::Serving;
+
+impl Serving {
+    /// What this reactor holds that ends with connections and commands, by its name, without what it has none of. Once all
+    /// connections have ended and a stop has come to its end there is nothing.
+    #[must_use]
+    pub fn held(&self) -> Vec<(&'static str, usize)> {
+        let commands = &self.lanes.commands;
+        let mut all = vec![
+            ("lanes", self.lanes.lanes.count()),
+            ("lanes that wait for buffers", commands.quota.waiting_count()),
+            ("commands", commands.running.count()),
+            ("commands that wait", commands.waiting_count()),
+            ("associations of lanes", commands.association_count()),
+            ("Batch Collects that wait", commands.collecting.len()),
+            ("operations of namespaces", commands.namespaces.running_count()),
+            ("ranges of blocks kept out of", commands.namespaces.exclusion_count()),
+            ("memcached connections", self.memcached.count()),
+        ];
+        if let Some(home) = &self.home {
+            all.push(("locks", home.locks.count()));
+            all.push(("lanes that the placement counts", home.placement.lane_count()));
+            all.extend(home.control.held());
+        }
+        all.retain(|(_, count)| *count > 0);
+        all
+    }
+}
