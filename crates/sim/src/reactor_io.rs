@@ -144,6 +144,11 @@ impl SimReactor {
         out_bytes.abs_diff(self.core.ballast_bytes)
     }
 
+    /// What the target says that this reactor holds for connections.
+    pub(crate) fn held(&self) -> Vec<(&'static str, usize)> {
+        self.application.held()
+    }
+
     pub(crate) fn socket_count(&self) -> usize {
         self.core.sockets.iter().filter(|slot| slot.connection.is_some()).count()
     }

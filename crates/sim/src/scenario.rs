@@ -2,6 +2,7 @@
 //!
 //! Every seed has its own swarm of faults: most kinds are off in most runs, so that those that are on get far.
 
+mod blocks;
 mod bounds;
 mod clocks;
 mod fault;
@@ -19,6 +20,7 @@ use subsystem::limits::Limits;
 use wire::id::Nsid;
 use wire::pdu::{DataAlignment, Digests};
 
+pub(crate) use self::blocks::BadBlocks;
 pub(crate) use self::clocks::WALL_AHEAD_S;
 pub(crate) use self::fault::{ErrorOf, Fault};
 use crate::coverage::{Waiting, WireLimits};
@@ -142,6 +144,11 @@ pub(crate) struct Scenario {
     pub(crate) is_memory: bool,
     pub(crate) block_bytes: u32,
     pub(crate) block_count: u64,
+    /// Blocks before them that nobody uses.
+    pub(crate) first_block: u64,
+    pub(crate) bad: BadBlocks,
+    /// Ranges that one deallocation names at most.
+    pub(crate) deallocated_ranges_max: u64,
     /// A page of the kernel.
     pub(crate) page_bytes: usize,
     /// What the storage below prefers for writes, and for deallocation.
@@ -194,6 +201,8 @@ pub(crate) struct Scenario {
     pub(crate) cuts_at_answers: bool,
     /// The run ends with a power cut, after a flush, and a look at every block.
     pub(crate) ends_with_power_cut: bool,
+    /// The target stops only once it has forgotten its peers.
+    pub(crate) stops_late: bool,
     /// Writes that a killed target has given to the device go on without it.
     pub(crate) writes_outlive_kill: bool,
     /// Kills wait until such a write is under way.
@@ -297,6 +306,9 @@ impl Scenario {
             is_memory,
             block_bytes: block_bytes as u32,
             block_count,
+            first_block: 0,
+            bad: BadBlocks::default(),
+            deallocated_ranges_max: 4,
             page_bytes: 4096,
             write_grain_bytes: 512,
             deallocate_grain_bytes: 512,
@@ -340,6 +352,7 @@ impl Scenario {
             faults: Vec::new(),
             cuts_at_answers: false,
             ends_with_power_cut: !is_memory && r.one_in(2),
+            stops_late: Random::new(seed, 71).one_in(2),
             writes_outlive_kill: false,
             kills_at_writes: false,
             zero_copy: ZeroCopy::Off,
@@ -370,6 +383,7 @@ impl Scenario {
         scenario.draw_takeovers();
         scenario.draw_grains();
         scenario.draw_cables();
+        scenario.draw_blocks();
         scenario.draw_length();
         scenario.draw_pairs();
         scenario.draw_authentication();

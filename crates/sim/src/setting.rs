@@ -139,6 +139,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     flag!("host-that-leaves", has_leaver, 0),
     flag!("last-power-cut", ends_with_power_cut, 0),
     flag!("cuts-at-answers", cuts_at_answers, 0),
+    flag!("late-stop", stops_late, 0),
     flag!("writes-outlive-kill", writes_outlive_kill, 0),
     flag!("kills-at-writes", kills_at_writes, 0),
     flag!("replay", is_replayed, 0),
@@ -212,4 +213,18 @@ pub(crate) const SETTINGS: &[Setting] = &[
     number!("disk-operations", disk.limit, 256),
     flag!("disk-ranges", disk.supports_ranges, 1),
     number!("late-threads", late, 0),
+    number!("first-block", first_block, 0),
+    Setting {
+        name: "unreadable-blocks",
+        plain: 0,
+        get: |scenario| scenario.bad.unreadable.end - scenario.bad.unreadable.start,
+        set: |scenario, value| scenario.bad.unreadable.end = scenario.bad.unreadable.start + value,
+    },
+    Setting {
+        name: "unwritable-blocks",
+        plain: 0,
+        get: |scenario| scenario.bad.unwritable.end - scenario.bad.unwritable.start,
+        set: |scenario, value| scenario.bad.unwritable.end = scenario.bad.unwritable.start + value,
+    },
+    number!("deallocated-ranges", deallocated_ranges_max, 4),
 ];

@@ -13,6 +13,7 @@ mod late;
 mod lists;
 mod log_failure;
 pub(crate) mod machines;
+mod must_fail;
 mod operator;
 mod pair_command;
 mod pairs;
@@ -53,6 +54,7 @@ use crate::removable::Removable;
 use crate::rights::Rights;
 use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
+use crate::shared::network::Connection;
 use crate::shared::{Actor, Event, Shared};
 
 use admission::Crowd;
@@ -68,6 +70,9 @@ const WORK_NS_MAX: u64 = 60 * SECOND;
 
 /// Everything must have ended so long after nothing goes wrong any more, ns.
 const SETTLE_NS_MAX: u64 = 300 * SECOND;
+
+/// A target forgets peers that are gone within this time, ns.
+const FORGET_NS: u64 = 100 * SECOND;
 
 /// How long after a new target may start the device ends the last write of a killed one at the latest, ns.
 const HELD_NS_MAX: u64 = 8 * SECOND;
@@ -142,6 +147,8 @@ pub(crate) struct World {
     mismatched: BTreeSet<u64>,
     /// Until when the namespace was closed last, and until when it was short: `u64::MAX` if it is so now.
     closed_until_ns: Option<u64>,
+    /// Since when it is closed, if it is.
+    closed_since_ns: Option<u64>,
     short_until_ns: Option<u64>,
     /// Blocks that it had then at the least.
     shortest_block_count: u64,
@@ -194,6 +201,8 @@ pub(crate) struct World {
     /// Power cuts that wait for an answer.
     pub(crate) held_cuts: Vec<usize>,
     stage_ns: u64,
+    /// When the target stops.
+    stop_ns: Option<u64>,
     outbox: Vec<(usize, Message)>,
     /// Blocks to be looked at in the end.
     pub(crate) left_to_read: Vec<u64>,
@@ -256,6 +265,7 @@ impl World {
             failed_halves: BTreeSet::new(),
             mismatched: BTreeSet::new(),
             closed_until_ns: None,
+            closed_since_ns: None,
             short_until_ns: None,
             shortest_block_count: scenario.block_count,
             second_state: Removable::default(),
@@ -288,6 +298,7 @@ impl World {
             next_fault: 0,
             held_cuts: Vec::new(),
             stage_ns: 0,
+            stop_ns: None,
             outbox: Vec::new(),
             left_to_read: Vec::new(),
             had_last_cut: false,
@@ -414,6 +425,7 @@ impl World {
             Event::Reopen => {
                 self.is_reopening = false;
                 self.closed_until_ns = Some(self.shared.now_ns);
+                self.closed_since_ns = None;
                 self.shared.reach_event("namespace reopened");
                 self.shared.say(|| "the namespace is reopened".into());
                 self.shared.disk.forgive();
@@ -443,6 +455,7 @@ impl World {
     /// The operator reopens the namespace after a while.
     fn reopen_later(&mut self) {
         self.closed_until_ns = Some(u64::MAX);
+        self.closed_since_ns.get_or_insert(self.shared.now_ns);
         if !std::mem::replace(&mut self.is_reopening, true) {
             let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
             self.shared.at(self.shared.now_ns + wait_ns, Event::Reopen);
@@ -625,6 +638,7 @@ impl World {
         }
         self.shared.started_ns = self.shared.now_ns;
         self.closed_until_ns = self.closed_until_ns.map(|until_ns| until_ns.min(self.shared.now_ns));
+        self.closed_since_ns = None;
         let settings = ControlSettings {
             limits: self.limits,
             reactor_count: scenario.reactor_count,
@@ -872,6 +886,9 @@ impl World {
                     && self.leaver.as_ref().is_none_or(Leaver::is_over)
                     && self.pairs.as_ref().is_none_or(Pairs::are_clients_closed) =>
             {
+                if !self.may_stop() {
+                    return;
+                }
                 self.enter(Stage::Stop);
                 let (answers, _) = channel();
                 self.post(
@@ -892,6 +909,18 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Whether the target is to stop now that all peers have closed their connections: in half of the runs only once it
+    /// has had the time to notice, and to end what it still does for them.
+    fn may_stop(&mut self) -> bool {
+        let now_ns = self.shared.now_ns;
+        let wait_ns = if self.shared.scenario.stops_late { FORGET_NS } else { 0 };
+        let at_ns = *self.stop_ns.get_or_insert(now_ns + wait_ns);
+        if now_ns < at_ns && !self.reactors.is_empty() {
+            self.shared.wake_at(0, at_ns);
+        }
+        now_ns >= at_ns
     }
 
     /// Counts what has become of the namespaces.
@@ -930,13 +959,29 @@ impl World {
 
     /// Whether the target has given everything back.
     fn check_target(&mut self) {
+        // A memcached connection lives for ever whose client goes without a word.
+        let is_left = |connection: &Connection| {
+            connection.listener == MEMCACHED
+                && connection.accepted_ns.is_some()
+                && connection.closed_by_target_ns.is_none_or(|at_ns| Some(at_ns) >= self.stop_ns)
+        };
+        let has_forgotten =
+            self.shared.scenario.stops_late && !self.shared.network.connections.iter().any(is_left);
+        if has_forgotten {
+            self.shared.reach_event("target stops after it has forgotten its peers");
+        }
         for at in 0..self.reactors.len() {
             let reactor = &mut self.reactors[at];
             let (used, sockets) = (reactor.used_bytes(), reactor.socket_count());
+            let held = reactor.held();
             reactor.close_all(&mut self.shared);
             if used > 0 {
                 self.shared
                     .find(format!("reactor {at} has stopped and {used} bytes of buffers are still out"));
+            }
+            if !held.is_empty() && has_forgotten {
+                let of: Vec<_> = held.iter().map(|(what, count)| format!("{what}: {count}")).collect();
+                self.shared.find(format!("reactor {at} has stopped and still holds {}", of.join(", ")));
             }
             if sockets > 0 {
                 self.shared.say(|| format!("reactor {at} has stopped with {sockets} sockets"));

@@ -77,7 +77,10 @@ impl Scenario {
         // Some are done again, by the store or by parts.
         let attempt_count = if disk.passing > 0 || disk.short > 0 { 10 } else { 2 };
         let lane_count = self.host_count as u64 * u64::from(self.lanes_per_host);
-        let count = lane_count * u64::from(self.depth) / disk.limit.max(1) as u64 + 1;
+        // Deallocations of many ranges take turns, and pairs wait for them.
+        let ranges = if self.deallocated_ranges_max > 4 { self.deallocated_ranges_max } else { 0 };
+        let waiting = lane_count * u64::from(self.depth);
+        let count = waiting / disk.limit.max(1) as u64 + waiting * ranges + 1;
         count * attempt_count * operation_ns
     }
 }

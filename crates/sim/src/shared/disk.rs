@@ -513,8 +513,22 @@ impl Shared {
         | Operation::Write { file, offset, .. }
         | Operation::Allocate { file, offset, .. } = &mut operation
         {
-            *offset += file.simulated_id().unwrap_or(0) * disk_bytes;
+            let first_bytes =
+                if is_log { 0 } else { self.scenario.first_block * u64::from(self.scenario.block_bytes) };
+            let start = file.simulated_id().unwrap_or(0) * disk_bytes;
+            match offset.checked_sub(first_bytes).filter(|place| is_log || *place < disk_bytes) {
+                Some(place) => *offset = start + place,
+                None => {
+                    let place = *offset;
+                    *offset = start;
+                    self.find(format!("an operation at {place} of a disk where no command names a block"));
+                }
+            }
         }
+        if !is_log && self.scenario.first_block * u64::from(self.scenario.block_bytes) > u64::from(u32::MAX) {
+            self.reach_event("operation beyond 4 GiB");
+        }
+        let disk = if is_log { &mut self.log_disk } else { &mut self.disk };
         disk.operation_count += 1;
         disk.next += 1;
         let number = disk.next;
@@ -547,7 +561,10 @@ impl Shared {
                 (Err(Errno::IO), blocks * block_bytes)
             }
             Operation::Write { .. } if self.is_hostile && lacks_space => (Err(Errno::NOSPC), 0),
-            _ => self.draw_result((&settings, block_bytes), &operation, length, &mut random),
+            _ => {
+                let drawn = self.draw_result((&settings, block_bytes), &operation, length, &mut random);
+                self.meet_bad_blocks(drawn, &operation, &extent)
+            }
         };
         let covered = match operation {
             Operation::Sync { .. } => {
@@ -622,6 +639,36 @@ impl Shared {
         };
         self.disk_of(number).running.insert(number, running);
         Ok(())
+    }
+
+    /// Fails an operation that would do a block which fails for good: it does those before at most.
+    fn meet_bad_blocks(
+        &mut self,
+        (result, limit): (Result<usize, Errno>, usize),
+        operation: &Operation,
+        extent: &Range<usize>,
+    ) -> (Result<usize, Errno>, usize) {
+        let scenario = &self.scenario;
+        let is_log = operation.file().simulated_id() == Some(LOG_FILE);
+        if is_log || !self.is_hostile || result.is_err() {
+            return (result, limit);
+        }
+        let bad = match operation {
+            Operation::Read { .. } => &scenario.bad.unreadable,
+            _ => &scenario.bad.unwritable,
+        };
+        // One that stops short does not come to those behind.
+        let end = match operation {
+            Operation::Read { .. } | Operation::Write { .. } => {
+                extent.start + limit / self.scenario.block_bytes as usize
+            }
+            _ => extent.end,
+        };
+        let is_bad = |block: &usize| bad.contains(&(*block as u64 % scenario.block_count));
+        let Some(first) = (extent.start..end).find(is_bad) else { return (result, limit) };
+        let done_bytes = (first - extent.start) * scenario.block_bytes as usize;
+        self.reach_event("operation on a block that fails for good");
+        (Err(Errno::IO), done_bytes)
     }
 
     /// How an operation ends, and how many bytes it does.

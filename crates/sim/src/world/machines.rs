@@ -56,7 +56,7 @@ pub(super) fn disk_store(scenario: &Scenario, file: File, block_count: u64) -> S
     let geometry = Geometry {
         preferred_write_blocks: scenario.grain_blocks(scenario.write_grain_bytes),
         preferred_deallocate_blocks: scenario.grain_blocks(scenario.deallocate_grain_bytes),
-        ..Geometry::new(scenario.block_bytes, block_count)
+        ..Geometry::new(scenario.block_bytes, scenario.first_block + block_count)
     };
     Store::Blocks(Arc::new(FileStore::simulated(file, &geometry)))
 }

@@ -47,12 +47,18 @@ impl World {
         self.kill_target(is_power_cut, down_ns);
     }
 
+    /// Bytes of the first namespace with this number of blocks that are used.
+    fn bytes_of_first(&self, block_count: u64) -> u64 {
+        let scenario = &self.shared.scenario;
+        (scenario.first_block + block_count) * u64::from(scenario.block_bytes)
+    }
+
     pub(super) fn shrink(&mut self, block_count: u64) {
         let full = self.shared.scenario.block_count;
         if self.block_count != full || block_count >= full || self.is_reopening || !self.machine.is_first() {
             return;
         }
-        let bytes = block_count * u64::from(self.shared.scenario.block_bytes);
+        let bytes = self.bytes_of_first(block_count);
         self.shared.say(|| format!("the namespace shrinks to {block_count} blocks"));
         if let Err(error) = self.store.resize(bytes) {
             return self.shared.find(format!("cannot shrink: {error}"));
@@ -75,7 +81,7 @@ impl World {
         let full = self.shared.scenario.block_count;
         self.shared.say(|| format!("the namespace grows to {full} blocks"));
         self.shared.disk.zero_from(from as usize);
-        if let Err(error) = self.store.resize(full * u64::from(self.shared.scenario.block_bytes)) {
+        if let Err(error) = self.store.resize(self.bytes_of_first(full)) {
             return self.shared.find(format!("cannot grow: {error}"));
         }
         self.block_count = full;

@@ -53,7 +53,8 @@ impl World {
             drawn -= u64::from(weights[kind]);
             kind += 1;
         }
-        let end = namespace.block_count();
+        let first = self.shared.scenario.first_block_of(base);
+        let end = namespace.block_count() - first;
         let moves_nothing = matches!(kind, 4 | 5 | 8 | 9);
         let blocks_max = match moves_nothing && self.choice.one_in(4) {
             true => end as u32,
@@ -61,23 +62,25 @@ impl World {
         };
         let blocks = self.choice.scaled(1, u64::from(blocks_max).min(end)) as u32;
         let lba = self.choice.below(end - u64::from(blocks) + 1);
+        // As the namespace has it.
+        let named = first + lba;
         let is_durable = kind == 2 || (kind == 4 && self.choice.one_in(3));
         // It has no effect on these, but for what they are told apart by.
         let has_fua = is_durable || (matches!(kind, 0 | 6 | 8) && self.choice.one_in(8));
         let range = host::BlockRange { lba, blocks };
         let (command, kind, blocks) = match kind {
-            0 => (namespace.read(lba, blocks), Kind::Read, blocks),
-            1 | 2 => (namespace.write(lba, blocks), Kind::Write { is_durable }, blocks),
+            0 => (namespace.read(named, blocks), Kind::Read, blocks),
+            1 | 2 => (namespace.write(named, blocks), Kind::Write { is_durable }, blocks),
             3 => return self.submit(host, lane, namespace.flush(), Kind::Flush, (base, 0)),
             4 => {
                 let deallocates = self.choice.one_in(2);
-                (namespace.write_zeroes(lba, blocks, deallocates), Kind::WriteZeroes { is_durable }, blocks)
+                (namespace.write_zeroes(named, blocks, deallocates), Kind::WriteZeroes { is_durable }, blocks)
             }
             5 => return self.submit_deallocate(host, lane, &namespace, (base, range)),
             6 => {
                 let lbas = base + lba..base + lba + u64::from(blocks);
                 let expected = lbas.map(|lba| self.model.likely(lba)).collect();
-                (namespace.compare(lba, blocks), Kind::Compare { expected }, blocks)
+                (namespace.compare(named, blocks), Kind::Compare { expected }, blocks)
             }
             7 => return self.submit_pair(host, lane, &namespace, (base, lba, blocks)),
             9 => return self.submit_copy(host, lane, &namespace, (base, lba, blocks)),
@@ -93,7 +96,7 @@ impl World {
                 return self.submit(host, lane, hint.read_only(), Kind::Hint, (base + lba, blocks));
             }
             12 => return self.submit_refused(host, lane, &namespace),
-            _ => (namespace.verify(lba, blocks), Kind::Verify, blocks),
+            _ => (namespace.verify(named, blocks), Kind::Verify, blocks),
         };
         // It may be longer than the controller allows.
         let Ok(command) = command else {
@@ -106,7 +109,7 @@ impl World {
         self.submit(host, lane, command, kind, (base + lba, blocks));
     }
 
-    /// Deallocates up to four ranges, which may overlap.
+    /// Deallocates several ranges, which may overlap.
     fn submit_deallocate(
         &mut self,
         host: usize,
@@ -115,13 +118,24 @@ impl World {
         (base, first): (u64, host::BlockRange),
     ) {
         let mut ranges = vec![first];
-        let limit = usize::from(namespace.limits().deallocate_ranges_max);
-        while ranges.len() < limit.min(4) && self.choice.one_in(2) {
-            let blocks = self.choice.between(1, first.blocks.into());
-            let lba = self.choice.below(namespace.block_count() - blocks + 1);
+        let offset = self.shared.scenario.first_block_of(base);
+        let end = namespace.block_count() - offset;
+        let limit = u64::from(namespace.limits().deallocate_ranges_max);
+        let limit = self.shared.scenario.deallocated_ranges_max.min(limit) as usize;
+        // Filters of the second namespace may delay each of them.
+        let is_any = base == 0 && limit > 4 && self.choice.one_in(2);
+        let all = if is_any { self.choice.scaled(1, limit as u64) as usize } else { 0 };
+        while ranges.len() < all || (ranges.len() < limit.min(4) && self.choice.one_in(2)) {
+            let longest = first.blocks.into();
+            let blocks = if is_any { self.choice.scaled(1, end) } else { self.choice.between(1, longest) };
+            let lba = self.choice.below(end - blocks + 1);
             ranges.push(host::BlockRange { lba, blocks: blocks as u32 });
         }
-        let Ok(command) = namespace.deallocate(&ranges) else { return };
+        if ranges.len() > 4 {
+            self.shared.coverage.reach(Point::Form("Dataset Management of many ranges"));
+        }
+        let named = |range: &host::BlockRange| host::BlockRange { lba: offset + range.lba, ..*range };
+        let Ok(command) = namespace.deallocate(&ranges.iter().map(named).collect::<Vec<_>>()) else { return };
         let blocks_of =
             |range: &host::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
         let lbas: BTreeSet<u64> = ranges.iter().flat_map(blocks_of).collect();
@@ -133,7 +147,7 @@ impl World {
     fn submit_refused(&mut self, host: usize, lane: usize, namespace: &Namespace) {
         let nsid = namespace.nsid();
         // Namespaces shrink, but none is ever that long.
-        let beyond = self.shared.scenario.all_block_count();
+        let beyond = self.shared.scenario.first_block + self.shared.scenario.all_block_count();
         let (bytes, missing) = (namespace.lba_bytes(), Nsid::new(9));
         let beyond_end = Status::LBA_OUT_OF_RANGE;
         let limits = self.shared.scenario.limits;
@@ -180,10 +194,11 @@ impl World {
     ) {
         let range_count =
             if self.choice.one_in(2) { 1 } else { self.choice.between(2, 4).min(blocks.into()) };
+        let first = self.shared.scenario.first_block_of(base);
         let (mut ranges, mut left) = (Vec::new(), blocks);
         for after in (0..range_count as u32).rev() {
             let blocks = if after == 0 { left } else { self.choice.between(1, (left - after).into()) as u32 };
-            let lba = self.choice.below(namespace.block_count() - u64::from(blocks) + 1);
+            let lba = self.choice.below(namespace.block_count() - first - u64::from(blocks) + 1);
             ranges.push(host::BlockRange { lba, blocks });
             left -= blocks;
         }
@@ -196,7 +211,8 @@ impl World {
         let now_ns = self.shared.now_ns;
         let may_copy = written.clone().all(|lba| self.model.may_copy_to(base + lba, now_ns));
         let limits = self.shared.scenario.limits;
-        let Ok(copy) = namespace.copy(lba, &ranges) else {
+        let named = |range: &host::BlockRange| host::BlockRange { lba: first + range.lba, ..*range };
+        let Ok(copy) = namespace.copy(first + lba, &ranges.iter().map(named).collect::<Vec<_>>()) else {
             return self.shared.coverage.reach(Point::Limit("Copy that is too long for the host to send it"));
         };
         if !may_copy || is_ambiguous {
@@ -349,7 +365,8 @@ impl World {
     ) {
         let limit = self.shared.scenario.limits.compare_and_write_blocks_max;
         let blocks = if self.choice.one_in(2) { blocks.min(limit) } else { 1 };
-        let Ok([compare, write]) = namespace.compare_and_write(lba, blocks) else { return };
+        let first = self.shared.scenario.first_block_of(base);
+        let Ok([compare, write]) = namespace.compare_and_write(first + lba, blocks) else { return };
         if blocks == limit && limit > 1 {
             self.shared.coverage.reach(Point::Limit("blocks of a pair"));
         }

@@ -98,7 +98,7 @@ impl World {
     /// The namespace in which a block of the model lies, and the block there.
     fn place(&self, host: usize, lba: u64) -> Option<(Namespace, u64)> {
         match lba.checked_sub(self.shared.scenario.block_count) {
-            None => Some((self.hosts[host].namespace.clone()?, lba)),
+            None => Some((self.hosts[host].namespace.clone()?, self.shared.scenario.first_block + lba)),
             Some(lba) => Some((self.hosts[host].second.clone()?, lba)),
         }
     }
