@@ -64,6 +64,8 @@ const SIMULATION_S: &str = "600";
 /// The bugs, by the promise of docs/reliability.md that they break.
 const PROMISES: &[(&str, &[Bug])] = &[
     ("Completion", transport::COMPLETION),
+    ("Completion", storage::WHOLE_COMMANDS),
+    ("Completion", association::FORGOTTEN_PEERS),
     ("Reads", transport::READS),
     ("Reads", storage::FAR_DATA),
     ("Atomicity", transport::ATOMICITY),

@@ -317,3 +317,27 @@ pub(super) const DISCOVERY_LOGS: &[Bug] = &[
         )],
     },
 ];
+
+/// A target that has forgotten its peers holds nothing for them.
+pub(super) const FORGOTTEN_PEERS: &[Bug] = &[
+    Bug {
+        name: "association-of-ended-lane-kept",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/serving/lanes.rs",
+            "        self.commands.set_association(index, None);",
+            "        if !BUG {
+            self.commands.set_association(index, None);
+        }",
+        )],
+    },
+    Bug {
+        name: "ended-lane-counted-by-placement",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/placement.rs",
+            "            share.lanes -= 1;\n            share.io_lanes -= i64::from(left.is_io);",
+            "            share.lanes -= i64::from(!BUG);\n            share.io_lanes -= i64::from(left.is_io);",
+        )],
+    },
+];

@@ -41,6 +41,80 @@ pub(super) const FAR_DATA: &[Bug] = &[
             "Operation::Allocate { file, offset: *offset & if BUG { 0xffff_ffff } else { u64::MAX }, length, change }",
         )],
     },
+    // Only where the storage reads less than it was asked for.
+    Bug {
+        name: "place-of-resumed-read-cut",
+        judge: Simulation,
+        sites: &[Site(
+            FILE_BACKEND,
+            "            (Work::Read { offset, done }, Some(buffer)) => {\n",
+            "            (Work::Read { offset, done }, Some(buffer)) => {
+                let cut = if BUG && *done > 0 { u64::from(u32::MAX) } else { u64::MAX };
+                let offset = &(*offset & cut);\n",
+        )],
+    },
+    // Only where the storage cannot zero a range.
+    Bug {
+        name: "place-of-written-zeroes-cut",
+        judge: Simulation,
+        sites: &[Site(
+            FILE_BACKEND,
+            "Operation::Write { file, offset: *offset, buffer, skip: 0, durable: false };",
+            "Operation::Write {
+                                file,
+                                offset: *offset & if BUG { u64::from(u32::MAX) } else { u64::MAX },
+                                buffer,
+                                skip: 0,
+                                durable: false,
+                            };",
+        )],
+    },
+];
+
+/// A command that succeeds has done all of its work.
+pub(super) const WHOLE_COMMANDS: &[Bug] = &[
+    Bug {
+        name: "verify-ends-at-first-chunk",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/executor.rs",
+            "Some(buffer) if !range.is_empty() => self.verify(ticket, at, range, buffer),",
+            "Some(buffer) if !range.is_empty() && !BUG => self.verify(ticket, at, range, buffer),",
+        )],
+    },
+    Bug {
+        name: "deallocation-ends-at-first-range",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/executor.rs",
+            "            After::Deallocate { ranges } => self.deallocate(ticket, at, ranges),",
+            "            After::Deallocate { ranges } => {
+                self.deallocate(ticket, at, if BUG { Vec::new() } else { ranges });
+            }",
+        )],
+    },
+    Bug {
+        name: "failed-deallocation-succeeds",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/executor.rs",
+            "        let status = status_of(error, is_read);",
+            "        let is_hint = BUG && matches!(after, After::Deallocate { .. });
+        let status = if is_hint { Status::SUCCESS } else { status_of(error, is_read) };",
+        )],
+    },
+    Bug {
+        name: "zeroes-that-fail-succeed",
+        judge: Simulation,
+        sites: &[Site(
+            FILE_BACKEND,
+            "                self.shared.on_refusal(error);
+                self.end(io, ticket, Err(error), buffer);",
+            "                let result = if BUG && matches!(task.work, Work::Range { .. }) { Ok(()) } else { Err(error) };
+                self.shared.on_refusal(error);
+                self.end(io, ticket, result, buffer);",
+        )],
+    },
 ];
 
 /// Durability: what a Flush or FUA has covered survives a power cut.
