@@ -337,6 +337,10 @@ impl SimIo<'_> {
         let Some(id) = self.connection(socket) else {
             return (Sent::Failed(io::ErrorKind::NotConnected.into()), None);
         };
+        if self.shared.refuses("kernel has no memory for a send", 32) {
+            self.shared.break_connection(id);
+            return (Sent::Failed(io::ErrorKind::OutOfMemory.into()), None);
+        }
         let length = segments.iter().map(Segment::len).sum();
         match self.shared.begin_send(id, Side::Target, length) {
             Took::Bytes(count) => {
@@ -383,6 +387,11 @@ impl Io<Message> for SimIo<'_> {
 
     fn adopt(&mut self, connection: Connection) -> io::Result<SocketId> {
         let id = connection.simulated_id().ok_or(io::ErrorKind::InvalidInput)? as usize;
+        if self.shared.refuses("kernel refuses to serve a connection", 1) {
+            self.shared.break_connection(id);
+            self.shared.close(id, Side::Target);
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let index = self.core.free.pop().unwrap_or_else(|| {
             self.core.sockets.push(Slot::default());
             self.core.sockets.len() as u32 - 1
@@ -415,6 +424,9 @@ impl Io<Message> for SimIo<'_> {
         let Some(id) = self.connection(socket) else {
             return Received::Failed(io::ErrorKind::NotConnected.into());
         };
+        if self.shared.refuses("receive is interrupted", 1) {
+            return Received::Dry;
+        }
         let mut places: Vec<&mut [u8]> = into.iter_mut().map(|place| &mut place[..]).collect();
         match self.shared.receive(id, Side::Target, &mut places) {
             Got::Bytes(count) => Received::Bytes(count),
@@ -441,7 +453,7 @@ impl Io<Message> for SimIo<'_> {
     }
 
     fn allow_zero_copy(&mut self, _: SocketId) -> bool {
-        true
+        !self.shared.refuses("socket cannot send without a copy", 1)
     }
 
     /// Now and then the kernel has no pages to spare, and sends a copy.

@@ -201,6 +201,8 @@ pub(crate) struct Scenario {
     pub(crate) cuts_at_answers: bool,
     /// The run ends with a power cut, after a flush, and a look at every block.
     pub(crate) ends_with_power_cut: bool,
+    /// Calls of the target that its kernel refuses, per million.
+    pub(crate) refusals: u32,
     /// The target stops only once it has forgotten its peers.
     pub(crate) stops_late: bool,
     /// Writes that a killed target has given to the device go on without it.
@@ -352,6 +354,7 @@ impl Scenario {
             faults: Vec::new(),
             cuts_at_answers: false,
             ends_with_power_cut: !is_memory && r.one_in(2),
+            refusals: 0,
             stops_late: Random::new(seed, 71).one_in(2),
             writes_outlive_kill: false,
             kills_at_writes: false,
@@ -384,6 +387,7 @@ impl Scenario {
         scenario.draw_grains();
         scenario.draw_cables();
         scenario.draw_blocks();
+        scenario.draw_refusals();
         scenario.draw_length();
         scenario.draw_pairs();
         scenario.draw_authentication();
@@ -491,6 +495,14 @@ impl Scenario {
             }
         }
         self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Calls that the kernel of the target's machine refuses.
+    fn draw_refusals(&mut self) {
+        let mut random = Random::new(self.seed, 72);
+        if !self.is_prompt && random.one_in(4) {
+            self.refusals = random.scaled(500, 50_000) as u32;
+        }
     }
 
     /// Some runs are long, with many hosts and more faults of the same kinds.

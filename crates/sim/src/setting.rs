@@ -139,6 +139,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     flag!("host-that-leaves", has_leaver, 0),
     flag!("last-power-cut", ends_with_power_cut, 0),
     flag!("cuts-at-answers", cuts_at_answers, 0),
+    number!("refused-calls", refusals, 0),
     flag!("late-stop", stops_late, 0),
     flag!("writes-outlive-kill", writes_outlive_kill, 0),
     flag!("kills-at-writes", kills_at_writes, 0),

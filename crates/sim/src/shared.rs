@@ -121,6 +121,8 @@ pub(crate) struct Shared {
     pub(crate) barred_since_ns: Option<u64>,
     /// Faults that come by chance still do.
     pub(crate) is_hostile: bool,
+    /// Draws calls of the target that its kernel refuses.
+    refusals: Random,
     /// What may have made commands slow, of the host that has this thread or of all, and until when, ns.
     slowed: BTreeMap<(&'static str, Option<Actor>), u64>,
     /// What else has cost hosts a connection, the one that has this thread or all, and until when, ns.
@@ -154,6 +156,7 @@ impl Shared {
             started_ns: 0,
             barred_since_ns: None,
             is_hostile: true,
+            refusals: Random::new(scenario.chance, 26),
             slowed: BTreeMap::new(),
             lost: BTreeMap::new(),
             findings: Vec::new(),
@@ -209,6 +212,15 @@ impl Shared {
         self.slowed.iter().find_map(|((what, of_host), until_ns)| {
             (*until_ns >= since_ns && of_host.is_none_or(&is_concerned)).then_some(*what)
         })
+    }
+
+    /// Whether the kernel of the target's machine refuses a call: one for each `rarity` of those that it refuses most.
+    pub(crate) fn refuses(&mut self, call: &'static str, rarity: u32) -> bool {
+        let is_refused = self.is_hostile && self.refusals.happens(self.scenario.refusals / rarity);
+        if is_refused {
+            self.reach_event(call);
+        }
+        is_refused
     }
 
     /// A connection of an actor's host is lost, or not let in.
