@@ -2,7 +2,11 @@
 //!
 //! ```text
 //! raise ─▶ pending ──a request is there──▶ sent, masked ──its log is read without RAE──▶ may be raised again
+//!             └────────────its log is read without RAE, before a request came───────────────────▲
 //! ```
+//!
+//! A log may be read in parts, and the read from offset 0 takes it as it is: a read without RAE of any part clears only
+//! events raised before that. An event that is raised later is in the next log, so it is sent, or sent again.
 
 use wire::async_event::{AsyncEvent, AsyncEventType, AsyncEvents};
 use wire::log::Lid;
@@ -16,9 +20,36 @@ pub const REQUEST_COUNT_MAX: usize = 4;
 pub struct AsyncEventQueue<T> {
     enabled: AsyncEvents,
     requests: Vec<T>,
-    pending: Vec<AsyncEvent>,
-    /// Events reported whose log the host has not read yet, each with the request that it completed.
-    masked: Vec<(AsyncEvent, Option<T>)>,
+    pending: Vec<Pending>,
+    masked: Vec<Masked<T>>,
+}
+
+/// An event that waits for a request.
+#[derive(Debug)]
+struct Pending {
+    event: AsyncEvent,
+    /// Its log was taken since it was raised last.
+    is_in_log: bool,
+}
+
+/// An event that was sent and not cleared.
+#[derive(Debug)]
+struct Masked<T> {
+    event: AsyncEvent,
+    /// The request that it completed, until another has its id.
+    request: Option<T>,
+    log: LogOfMasked,
+}
+
+/// The log of a masked event, since the event was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogOfMasked {
+    /// Not taken.
+    NotTaken,
+    /// Taken: reading it without RAE clears the event.
+    Taken,
+    /// The event was raised again after it was taken: reading it without RAE clears the event, which is sent again.
+    Outdated,
 }
 
 impl<T> Default for AsyncEventQueue<T> {
@@ -34,7 +65,7 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
     /// The status to refuse it with if too many wait already.
     pub fn on_request(&mut self, request: T) -> Result<(), Status> {
         // An earlier request with the same id is a different one.
-        self.masked.iter_mut().for_each(|(_, told)| drop(told.take_if(|told| *told == request)));
+        self.masked.iter_mut().for_each(|masked| drop(masked.request.take_if(|sent| *sent == request)));
         if self.requests.len() >= REQUEST_COUNT_MAX {
             return Err(Status::AER_LIMIT_EXCEEDED);
         }
@@ -49,24 +80,30 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
     }
 
     /// The host has completed the request that `is_it` matches by itself: a completion no longer reaches it. Returns
-    /// the request if it waits; an event that was reported with it waits for another request.
+    /// the request if it waits; an event that was reported with it waits for another request, unless the host does not
+    /// want it any more.
     pub fn take_back(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<T> {
         if let Some(request) = self.abort(&mut is_it) {
             return Some(request);
         }
-        let was_told = |(_, told): &(AsyncEvent, Option<T>)| told.as_ref().is_some_and(&mut is_it);
-        if let Some(at) = self.masked.iter().position(was_told) {
-            let (event, _) = self.masked.remove(at);
-            self.pending.insert(0, event);
+        let was_sent = |masked: &Masked<T>| masked.request.as_ref().is_some_and(&mut is_it);
+        if let Some(at) = self.masked.iter().position(was_sent) {
+            let Masked { event, log, .. } = self.masked.remove(at);
+            if is_enabled(self.enabled, event) {
+                self.pending.insert(0, Pending { event, is_in_log: log == LogOfMasked::Taken });
+            }
         }
         None
     }
 
-    /// Which events the host wants (feature 0x0B).
+    /// Which events the host wants (feature 0x0B). Others that wait are dropped.
     pub fn enable(&mut self, events: AsyncEvents) {
         self.enabled = events;
-        let enabled = self.enabled;
-        self.pending.retain(|event| is_enabled(enabled, *event));
+        self.pending.retain(|pending| is_enabled(events, pending.event));
+        let unwanted = self.masked.iter_mut().filter(|masked| !is_enabled(events, masked.event));
+        for masked in unwanted.filter(|masked| masked.log == LogOfMasked::Outdated) {
+            masked.log = LogOfMasked::Taken;
+        }
     }
 
     /// Which events the host wants.
@@ -77,20 +114,45 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
 
     /// Raises an event. It is reported once, and again only after the host has read its log.
     pub fn raise(&mut self, event: AsyncEvent) {
-        let is_known =
-            self.pending.contains(&event) || self.masked.iter().any(|(masked, _)| *masked == event);
-        if is_enabled(self.enabled, event) && !is_known {
-            self.pending.push(event);
+        if !is_enabled(self.enabled, event) {
+            return;
+        }
+        if let Some(pending) = self.pending.iter_mut().find(|pending| pending.event == event) {
+            pending.is_in_log = false;
+        } else if let Some(masked) = self.masked.iter_mut().find(|masked| masked.event == event) {
+            if masked.log == LogOfMasked::Taken {
+                masked.log = LogOfMasked::Outdated;
+            }
+        } else {
+            self.pending.push(Pending { event, is_in_log: false });
         }
     }
 
-    /// The host has read a log; with `retain` (RAE) the events that refer to it stay masked.
-    pub fn on_log_read(&mut self, log: Lid, retain: bool) {
-        if !retain {
-            self.masked.retain(|(event, _)| event.log() != log);
-            // The log reports a pending event as well.
-            self.pending.retain(|event| event.log() != log);
-        }
+    /// The host reads a log from offset 0: the log tells of all events so far that refer to it.
+    pub fn on_log_taken(&mut self, log: Lid) {
+        self.pending
+            .iter_mut()
+            .filter(|pending| pending.event.log() == log)
+            .for_each(|pending| pending.is_in_log = true);
+        self.masked
+            .iter_mut()
+            .filter(|masked| masked.event.log() == log)
+            .for_each(|masked| masked.log = LogOfMasked::Taken);
+    }
+
+    /// The host has read a part of a log without RAE: the events that the log tells of are cleared.
+    pub fn on_log_read(&mut self, log: Lid) {
+        self.pending.retain(|pending| pending.event.log() != log || !pending.is_in_log);
+        let pending = &mut self.pending;
+        self.masked.retain(|masked| {
+            if masked.event.log() != log || masked.log == LogOfMasked::NotTaken {
+                return true;
+            }
+            if masked.log == LogOfMasked::Outdated {
+                pending.push(Pending { event: masked.event, is_in_log: false });
+            }
+            false
+        });
     }
 
     /// The next request to complete, and its event.
@@ -98,9 +160,10 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
         if self.requests.is_empty() || self.pending.is_empty() {
             return None;
         }
-        let event = self.pending.remove(0);
+        let Pending { event, is_in_log } = self.pending.remove(0);
         let request = self.requests.remove(0);
-        self.masked.push((event, Some(request.clone())));
+        let log = if is_in_log { LogOfMasked::Taken } else { LogOfMasked::NotTaken };
+        self.masked.push(Masked { event, request: Some(request.clone()), log });
         Some((request, event))
     }
 
@@ -139,6 +202,12 @@ mod tests {
         queue
     }
 
+    /// Reads a whole log without RAE.
+    fn read(queue: &mut AsyncEventQueue<u16>, log: Lid) {
+        queue.on_log_taken(log);
+        queue.on_log_read(log);
+    }
+
     #[test]
     fn an_event_waits_for_a_request_and_is_told_once() {
         let mut queue = queue();
@@ -159,12 +228,41 @@ mod tests {
         queue.raise(AsyncEvent::DISCOVERY_CHANGE);
         queue.next_completion().unwrap();
         queue.on_request(2).unwrap();
-        queue.on_log_read(Lid::DISCOVERY, true);
+        queue.on_log_taken(Lid::DISCOVERY);
         queue.raise(AsyncEvent::DISCOVERY_CHANGE);
         assert_eq!(queue.next_completion(), None);
-        queue.on_log_read(Lid::DISCOVERY, false);
+        read(&mut queue, Lid::DISCOVERY);
         queue.raise(AsyncEvent::DISCOVERY_CHANGE);
         assert_eq!(queue.next_completion(), Some((2, AsyncEvent::DISCOVERY_CHANGE)));
+    }
+
+    #[test]
+    fn an_event_between_two_parts_of_its_log_is_not_cleared_by_the_later_part() {
+        let mut queue = queue();
+        queue.on_log_taken(Lid::DISCOVERY);
+        queue.raise(AsyncEvent::DISCOVERY_CHANGE);
+        queue.on_log_read(Lid::DISCOVERY);
+        queue.on_request(1).unwrap();
+        assert_eq!(queue.next_completion(), Some((1, AsyncEvent::DISCOVERY_CHANGE)));
+        // While it is masked, it is sent again once the older log is read to its end.
+        queue.on_request(2).unwrap();
+        queue.on_log_taken(Lid::DISCOVERY);
+        queue.raise(AsyncEvent::DISCOVERY_CHANGE);
+        assert_eq!(queue.next_completion(), None, "the host reads the log just now");
+        queue.on_log_read(Lid::DISCOVERY);
+        assert_eq!(queue.next_completion(), Some((2, AsyncEvent::DISCOVERY_CHANGE)));
+    }
+
+    #[test]
+    fn an_event_that_is_no_longer_wanted_does_not_come_back_with_its_request() {
+        let mut queue = queue();
+        queue.on_request(1).unwrap();
+        queue.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        queue.next_completion().unwrap();
+        queue.enable(AsyncEvents::DISCOVERY);
+        assert_eq!(queue.take_back(|request| *request == 1), None);
+        queue.on_request(1).unwrap();
+        assert_eq!(queue.next_completion(), None);
     }
 
     #[test]
@@ -172,7 +270,7 @@ mod tests {
         let mut queue = queue();
         queue.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
         queue.raise(AsyncEvent::DISCOVERY_CHANGE);
-        queue.on_log_read(Lid::DISCOVERY, false);
+        read(&mut queue, Lid::DISCOVERY);
         queue.on_request(1).unwrap();
         queue.on_request(2).unwrap();
         assert_eq!(queue.next_completion(), Some((1, AsyncEvent::NAMESPACE_ATTRIBUTE)));
@@ -203,7 +301,7 @@ mod tests {
         queue.on_request(1).unwrap();
         assert_eq!(queue.next_completion(), Some((1, AsyncEvent::NAMESPACE_ATTRIBUTE)));
         // The host has read the log meanwhile: no second report.
-        queue.on_log_read(Lid::CHANGED_NAMESPACES, false);
+        read(&mut queue, Lid::CHANGED_NAMESPACES);
         assert_eq!(queue.take_back(|request| *request == 1), None);
         queue.on_request(1).unwrap();
         assert_eq!(queue.next_completion(), None);

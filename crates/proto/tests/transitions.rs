@@ -621,7 +621,7 @@ fn asynchronous_events() {
         }),
     ];
     type Act = dyn Fn(&mut Queue) -> String;
-    let acts: [(&str, &Act); 11] = [
+    let acts: [(&str, &Act); 12] = [
         ("request", &|queue| match queue.on_request(9) {
             Ok(()) => "taken".into(),
             Err(status) => format!("refused {:#05x}", status.code()),
@@ -649,17 +649,25 @@ fn asynchronous_events() {
             String::new()
         }),
         ("read the log, raise", &|queue| {
-            queue.on_log_read(Lid::CHANGED_NAMESPACES, false);
+            queue.on_log_taken(Lid::CHANGED_NAMESPACES);
+            queue.on_log_read(Lid::CHANGED_NAMESPACES);
             queue.raise(EVENT);
             String::new()
         }),
         ("read the log and retain, raise", &|queue| {
-            queue.on_log_read(Lid::CHANGED_NAMESPACES, true);
+            queue.on_log_taken(Lid::CHANGED_NAMESPACES);
             queue.raise(EVENT);
             String::new()
         }),
         ("read the log", &|queue| {
-            queue.on_log_read(Lid::CHANGED_NAMESPACES, false);
+            queue.on_log_taken(Lid::CHANGED_NAMESPACES);
+            queue.on_log_read(Lid::CHANGED_NAMESPACES);
+            String::new()
+        }),
+        ("read the log in two parts, raise between", &|queue| {
+            queue.on_log_taken(Lid::CHANGED_NAMESPACES);
+            queue.raise(EVENT);
+            queue.on_log_read(Lid::CHANGED_NAMESPACES);
             String::new()
         }),
         ("disable all", &|queue| {

@@ -1,9 +1,10 @@
 //! A controller as the control plane keeps it: properties, features, events, errors and queues.
 
+pub mod changed_namespaces;
 pub mod error_log;
 pub mod features;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use crate::discovery::Route;
 use crate::lane_counters::{LaneCounters, LaneTotals};
 use crate::lane_id::{CommandId, LaneId};
 use crate::subsystem::SubsystemId;
+use changed_namespaces::ChangedNamespaces;
 use error_log::ErrorLog;
 use features::Features;
 
@@ -75,7 +77,9 @@ pub struct ControllerRecord {
     /// Its error log.
     pub errors: ErrorLog,
     /// Namespaces that were added, removed or resized since the host last asked.
-    pub changed: BTreeSet<Nsid>,
+    pub changed: ChangedNamespaces,
+    /// The ANA log that the host has read last.
+    pub ana: AnaContent,
     /// The discovery log that is being read in parts, and when it was last read from.
     pub discovery_page: Option<(Arc<[u8]>, u64)>,
     /// Its admin queue; `None` once that has ended.
@@ -90,6 +94,26 @@ pub struct ControllerRecord {
     pub counters: BTreeMap<LaneId, Arc<LaneCounters>>,
     /// Counters of lanes that have ended.
     pub past: LaneTotals,
+}
+
+/// The content of an ANA log: the states of groups never change, so that is the namespaces of the only one.
+#[derive(Debug, Default)]
+pub struct AnaContent {
+    /// In ascending order; `None` until the log is read first.
+    nsids: Option<Vec<Nsid>>,
+    change_count: u64,
+}
+
+impl AnaContent {
+    /// The change count of a log with these namespaces: it grows if others were read last. A host that reads the log in
+    /// parts sees by it whether they are of one log. wire §19
+    pub(crate) fn change_count(&mut self, nsids: &[Nsid]) -> u64 {
+        if self.nsids.as_deref() != Some(nsids) {
+            let is_first = self.nsids.replace(nsids.to_vec()).is_none();
+            self.change_count = self.change_count.saturating_add(u64::from(!is_first));
+        }
+        self.change_count
+    }
 }
 
 /// The phase of an association. One whose admin queue is gone, or whose keep-alive timeout has passed, is ending: it

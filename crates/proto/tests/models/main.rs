@@ -1,5 +1,5 @@
-//! Both ends of a queue pair compared with simple models, for any order of events: slots, ids, tags, R2Ts, aborts while
-//! data is in flight, completions in any order, sends that stop anywhere. wire §4.3, §28.23
+//! Both ends of a queue pair, and the queue of events, compared with simple models, for any order of what happens: slots,
+//! ids, tags, R2Ts, aborts while data is in flight, completions in any order, sends that stop anywhere. wire §4.3, §28.23
 
 #![allow(clippy::cast_possible_truncation)]
 
@@ -11,4 +11,5 @@ mod ends;
 mod pdus;
 
 mod controller;
+mod events;
 mod host;

@@ -1,7 +1,8 @@
 //! Get Log Page. wire §11
 //!
-//! Pages are built whole and cut to the range the host requested; bytes past the end read as zero. Only the discovery
-//! log is kept between two reads, so that its parts are consistent.
+//! Pages are built whole and cut to the range the host requested; bytes past the end read as zero. The discovery log and
+//! the list of changed namespaces are taken by a read from offset 0 and kept for its later parts, so that these are
+//! consistent. A part without RAE clears the events that the log told of when it was taken, and no later ones.
 
 mod effects;
 mod health;
@@ -11,7 +12,6 @@ use std::sync::Arc;
 use wire::id::{Csi, Nsid};
 use wire::log::ana::{ANA_GROUPS_ONLY, AnaLogWriter, AnaState, ana_log_bytes};
 use wire::log::health::FirmwareSlots;
-use wire::log::namespaces::write_changed_namespaces;
 use wire::log::support::{FeaturesAndEffects, PageSupport, SupportedPages};
 use wire::log::{GetLogPage, Lid};
 use wire::sqe::Sqe;
@@ -68,6 +68,9 @@ pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, 
     }
     let mut data = command.part_of(&page).to_vec();
     data.resize(length, 0);
+    if command.offset == 0 {
+        record.events.on_log_taken(command.lid);
+    }
     if !command.rae {
         on_read(record, &command, length);
     }
@@ -95,13 +98,13 @@ fn page(
             let slots = FirmwareSlots::single(super::identify::firmware());
             slots.map_err(|_| Status::INTERNAL_ERROR)?.as_bytes().into()
         }
-        Lid::CHANGED_NAMESPACES => write_changed_namespaces(record.changed.iter().copied()).as_slice().into(),
+        Lid::CHANGED_NAMESPACES => record.changed.page(command.offset).as_slice().into(),
         Lid::COMMANDS_AND_EFFECTS => match command.csi {
             Csi::NVM => effects::page().into(),
             Csi::KV if around.has_key_value() => effects::key_value_page().into(),
             _ => return Err(Status::INVALID_FIELD.with_dnr()),
         },
-        Lid::ANA => ana(around, command.lsp & ANA_GROUPS_ONLY != 0).into(),
+        Lid::ANA => ana(record, around, command.lsp & ANA_GROUPS_ONLY != 0).into(),
         Lid::FEATURES_AND_EFFECTS => features().into(),
         Lid::DISCOVERY => discovery(record, around, command.offset),
         _ => return Err(Status::INVALID_LOG_PAGE.with_dnr()),
@@ -110,11 +113,9 @@ fn page(
 
 /// A page was read and its event is not to be retained. wire §13
 fn on_read(record: &mut ControllerRecord, command: &GetLogPage, length: usize) {
-    record.events.on_log_read(command.lid, false);
-    // The read that includes the end of the list clears it: a host may read it in parts.
-    let listed = (record.changed.len() as u64).min(1024).saturating_mul(4);
-    if command.lid == Lid::CHANGED_NAMESPACES && command.offset.saturating_add(length as u64) >= listed {
-        record.changed.clear();
+    record.events.on_log_read(command.lid);
+    if command.lid == Lid::CHANGED_NAMESPACES {
+        record.changed.on_read(command.offset.saturating_add(length as u64));
     }
 }
 
@@ -128,13 +129,16 @@ fn supported_pages(kind: ControllerKind) -> Vec<u8> {
 
 /// One group, optimized, with every namespace. wire §19
 #[expect(clippy::expect_used, reason = "as long as our own namespaces make it")]
-fn ana(around: &Surroundings<'_>, groups_only: bool) -> Vec<u8> {
-    let nsids: Vec<Nsid> =
-        if groups_only { Vec::new() } else { around.namespaces().map(|(nsid, _)| nsid).collect() };
+fn ana(record: &mut ControllerRecord, around: &Surroundings<'_>, groups_only: bool) -> Vec<u8> {
+    let mut nsids: Vec<Nsid> = around.namespaces().map(|(nsid, _)| nsid).collect();
+    let change_count = record.ana.change_count(&nsids);
+    if groups_only {
+        nsids.clear();
+    }
     let count = u32::try_from(nsids.len()).expect("no more than there are ids");
     let mut log = vec![0; usize::try_from(ana_log_bytes(1, count)).expect("a few KiB")];
-    // The state of the group never changes, so nor does the count of its changes.
-    let mut writer = AnaLogWriter::new(&mut log, 0).expect("sized for it");
+    let mut writer = AnaLogWriter::new(&mut log, change_count).expect("sized for it");
+    // The count of the group's changes is optional: 0 says that there is none.
     writer.group(ANA_GROUP, AnaState::OPTIMIZED, 0, nsids).expect("sized for it");
     let length = writer.finish();
     debug_assert_eq!(length, log.len());

@@ -31,7 +31,9 @@ use crate::admin::{Outcome, Reply, reply_dw0};
 use crate::audit::Event;
 use crate::catalog::Catalog;
 use crate::controller::features::Features;
-use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life, PendingAbort, Transition};
+use crate::controller::{
+    AnaContent, ControllerKey, ControllerKind, ControllerRecord, Life, PendingAbort, Transition,
+};
 use crate::lane_counters::{LaneCounters, LaneTotals};
 use crate::lane_end::LaneEnd;
 use crate::lane_id::{CommandId, LaneId};
@@ -237,6 +239,8 @@ impl Associations {
                 record.transition = Transition::None;
                 record.features = Features::new(queue_count, now_ns);
                 record.changed.clear();
+                record.ana = AnaContent::default();
+                record.discovery_page = None;
                 answer_waiting(record, outputs);
                 outputs.answer(command, Ok(Reply::default()));
             }

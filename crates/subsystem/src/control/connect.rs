@@ -12,7 +12,7 @@
 //! is such a controller, and what state it and its queue ids are in, decides only after the host has authenticated: anybody
 //! can send these names, and learns nothing else of their owner. It has no effect on that owner's association before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -42,9 +42,10 @@ use crate::admin::Outcome;
 use crate::association::Association;
 use crate::audit::{Event, OfQueue};
 use crate::catalog::Catalog;
+use crate::controller::changed_namespaces::ChangedNamespaces;
 use crate::controller::error_log::ErrorLog;
 use crate::controller::features::Features;
-use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life, Transition};
+use crate::controller::{AnaContent, ControllerKey, ControllerKind, ControllerRecord, Life, Transition};
 use crate::discovery::Route;
 use crate::lane_counters::LaneTotals;
 use crate::lane_id::{CommandId, LaneId};
@@ -394,7 +395,8 @@ impl Connects {
             aborts: Vec::new(),
             features: Features::new(self.limits.io_queue_count_max, now_ns),
             errors: ErrorLog::new(self.limits.error_entry_count_max),
-            changed: BTreeSet::new(),
+            changed: ChangedNamespaces::default(),
+            ana: AnaContent::default(),
             discovery_page: None,
             admin: Some(connect.command.lane),
             io: BTreeMap::new(),

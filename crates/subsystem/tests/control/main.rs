@@ -10,6 +10,7 @@ mod harness;
 mod hosts;
 mod identify;
 mod lifecycle;
+mod log_models;
 mod namespaces;
 mod pages;
 mod reload;
