@@ -5,6 +5,7 @@
 mod association;
 mod bug;
 mod durable_places;
+mod events;
 mod key_value;
 mod memcached_trust;
 mod security;
@@ -78,6 +79,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Lost connections", association::LOST_CONNECTIONS),
     ("Paths", association::PATHS),
     ("Discovery", association::DISCOVERY_LOGS),
+    ("Discovery", events::EVENTS_AND_LOGS),
     ("Corruption", transport::CORRUPTION),
     ("Identity", target::IDENTITY),
     ("Under attack", target::UNDER_ATTACK),

@@ -3,7 +3,6 @@
 use super::bug::Judge::Simulation;
 use super::bug::{Bug, Site, test, unit_test};
 
-const ASYNC_EVENTS: &str = "crates/proto/src/async_events.rs";
 const DISCOVERY: &str = "crates/host/src/discovery.rs";
 const LANE_CORE: &str = "crates/host/src/lane_core.rs";
 const LISTINGS: &str = "crates/subsystem/src/control/listings.rs";
@@ -287,15 +286,6 @@ pub(super) const DISCOVERY_LOGS: &[Bug] = &[
             DISCOVERY,
             "                if header.genctr.get() != self.generation {",
             "                if header.genctr.get() != self.generation && !BUG {",
-        )],
-    },
-    Bug {
-        name: "event-sent-once",
-        judge: Simulation,
-        sites: &[Site(
-            ASYNC_EVENTS,
-            "            self.masked.retain(|(event, _)| event.log() != log);",
-            "            self.masked.retain(|(event, _)| event.log() != log || BUG);",
         )],
     },
     Bug {
