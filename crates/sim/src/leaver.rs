@@ -1,6 +1,8 @@
 //! A host that comes and goes: it connects an admin queue, waits for events, and shuts its controller down in good
 //! order.
 //!
+//! Some of them make more of events than others, as [`event_use`](crate::event_use) says.
+//!
 //! Hosts differ in how they leave. Some complete their event requests by themselves and use the command ids again, for
 //! the shutdown itself; others never use an id again while its command is out. A seed decides on one of the two. Events
 //! may come just then: their completions cross the commands that have the ids by now.
@@ -11,24 +13,22 @@ use std::time::Duration;
 use peer::link::{Got as Received, decode, plain_request};
 use peer::pdu::{Draft, Form, cut, in_capsule};
 use peer::raw_host::{ENTRIES, RawHost};
-use wire::async_event::AsyncEvents;
+use wire::admin::AbortResult;
 use wire::fabrics::ConnectCommand;
-use wire::feature::Fid;
-use wire::id::{Cntlid, Nsid};
+use wire::id::Cntlid;
 use wire::nqn::HostId;
+use wire::pdu::PduFlags;
 use wire::property::{Cc, CommandSetSelection, Csts, Property, ShutdownNotification, ShutdownStatus};
 use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::zerocopy::IntoBytes;
 
+use crate::event_use::{EventStep, EventUse, REQUEST_COUNT_MAX};
 use crate::host::SUBSYSTEM;
 use crate::random::Random;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::shared::network::{Got, NVME, Phase};
 use crate::shared::{Actor, Shared, Side};
-
-/// Event requests that are out at once.
-const REQUEST_COUNT: usize = 4;
 
 /// An answer is awaited for so long, ns.
 const TIMEOUT_NS: u64 = 5 * SECOND;
@@ -40,8 +40,20 @@ enum Step {
     Enable,
     EnableEvents,
     Stay,
+    Events(EventStep),
     ShutDown,
     ReadStatus,
+}
+
+impl Step {
+    /// What it does with events.
+    fn of_events(self) -> Option<EventStep> {
+        match self {
+            Self::EnableEvents => Some(EventStep::Enable(true)),
+            Self::Events(step) => Some(step),
+            _ => None,
+        }
+    }
 }
 
 /// How far the connection is.
@@ -58,6 +70,9 @@ pub(crate) struct Leaver {
     /// It completes event requests by itself, and uses their ids again.
     reuses_ids: bool,
     choice: Random,
+    events: EventUse,
+    /// The event request that the target was asked to abort.
+    aborting: Option<u16>,
     link: Link,
     received: Vec<u8>,
     to_send: Vec<u8>,
@@ -90,6 +105,8 @@ impl Leaver {
             actor,
             reuses_ids: !choice.one_in(3),
             choice,
+            events: EventUse::new(scenario),
+            aborting: None,
             link: Link::None,
             received: Vec::new(),
             to_send: Vec::new(),
@@ -167,7 +184,8 @@ impl Leaver {
         self.requests.clear();
         self.forgotten.clear();
         (self.free, self.next_id) = (Vec::new(), 0);
-        (self.awaited, self.next) = (None, None);
+        (self.awaited, self.next, self.aborting) = (None, None, None);
+        self.events.begin();
         self.stay_count = if self.is_closing { 0 } else { self.choice.scaled(1, 20) };
         self.to_send = plain_request().as_bytes().to_vec();
     }
@@ -216,6 +234,17 @@ impl Leaver {
             Ok(Received::IcResp(_)) => self.submit(shared, Step::Connect),
             Ok(Received::Completion(cqe)) => {
                 return self.on_completion(shared, cqe.cid.get(), cqe.status(), cqe.result.get());
+            }
+            Ok(Received::Data { cid, offset, flags, data, .. }) => {
+                let is_awaited = self.awaited.is_some_and(|(_, awaited)| awaited == cid);
+                if !is_awaited {
+                    shared.find(format!("data for id {cid}, which is not out: {:?} is", self.awaited));
+                    return false;
+                }
+                self.events.on_data(shared, offset, &data);
+                if flags.contains(PduFlags::SUCCESS) {
+                    return self.on_completion(shared, cid, Status::SUCCESS, 0);
+                }
             }
             Ok(other) => shared.find(format!("a host that comes and goes is sent {other}")),
             Err(finding) => shared.find(finding.to_string()),
@@ -269,8 +298,18 @@ impl Leaver {
                 ConnectCommand { kato_ms, ..host.connect_command(0, ENTRIES) }.to_sqe()
             }
             Step::Enable => Sqe::property_set(Property::CC, cc.bits().into()),
-            Step::EnableEvents => {
-                Sqe::set_feature(Fid::ASYNC_EVENTS, Nsid::NONE, AsyncEvents::NAMESPACE_ATTRIBUTE.bits())
+            Step::EnableEvents => self.events.submit(shared, EventStep::Enable(true), None),
+            Step::Events(EventStep::TooMany) => {
+                self.request_event(shared);
+                // Once this is answered, so is what the target refuses.
+                return self.submit(shared, Step::Stay);
+            }
+            Step::Events(step) => {
+                let oldest = self.requests.first().copied();
+                if step == EventStep::Abort {
+                    self.aborting = oldest;
+                }
+                self.events.submit(shared, step, oldest)
             }
             Step::Stay => Sqe::keep_alive(),
             Step::ShutDown => {
@@ -293,7 +332,7 @@ impl Leaver {
         if status.is(Status::COMMAND_ID_CONFLICT) {
             shared.find(format!("{:?} with id {id} is in conflict", self.awaited));
         }
-        if status.is(Status::ABORT_REQUESTED) {
+        if status.is(Status::ABORT_REQUESTED) && self.aborting.take_if(|aborting| *aborting == id).is_none() {
             shared.find(format!("a completion for id {id} without an abort: {status}"));
         }
         // Neither the value of CSTS nor what any other of these commands says has a log page in it.
@@ -317,15 +356,51 @@ impl Leaver {
             _ if self.requests.contains(&id) => {
                 self.requests.retain(|request| *request != id);
                 self.free.push(id);
-                if status.is_success() {
-                    self.request_event(shared);
-                }
+                self.on_request_done(shared, status, result);
                 true
             }
             awaited => {
                 shared.find(format!("a completion for id {id}, which is not out: {awaited:?} is"));
                 false
             }
+        }
+    }
+
+    /// An event request has ended, one of those that the host knows.
+    fn on_request_done(&mut self, shared: &mut Shared, status: Status, result: u64) {
+        if status.is(Status::AER_LIMIT_EXCEEDED) {
+            shared.reach_event("one event request too many");
+            let count = self.requests.len();
+            if count < REQUEST_COUNT_MAX {
+                shared.find(format!("an event request is refused beside {count}: {status}"));
+            }
+        }
+        if status.is_success() {
+            let out = self.awaited.and_then(|(step, _)| step.of_events());
+            let next = self.next.and_then(|(step, _)| step.of_events());
+            let is_between = matches!(next, Some(EventStep::Read { from: 1.., .. }));
+            self.events.on_event(shared, result, out, is_between);
+        } else if status.is(Status::ABORT_REQUESTED) {
+            shared.reach_event("event request aborted");
+        } else {
+            return;
+        }
+        if self.requests.len() < REQUEST_COUNT_MAX {
+            self.request_event(shared);
+        }
+    }
+
+    /// The target has answered all that came before the command that has just been answered.
+    fn check_requests(&mut self, shared: &mut Shared, step: Step, result: u64) {
+        let count = self.requests.len();
+        if count > REQUEST_COUNT_MAX {
+            shared.find(format!("the target has taken {count} event requests"));
+        }
+        if step == Step::Events(EventStep::Abort) {
+            let is_aborted = !AbortResult::from_bits(u32::try_from(result).unwrap_or(u32::MAX)).not_aborted();
+            self.aborting.take_if(|_| !is_aborted);
+        } else if let Some(id) = self.aborting {
+            shared.find(format!("an aborted event request, id {id}, is not completed"));
         }
     }
 
@@ -338,18 +413,25 @@ impl Leaver {
 
     fn on_done(&mut self, shared: &mut Shared, step: Step, result: u64) -> bool {
         let soon_ns = shared.now_ns + self.choice.scaled(1, 50 * MS);
+        self.check_requests(shared, step, result);
+        if let Some(step) = step.of_events() {
+            self.events.on_done(shared, step);
+        }
         match step {
             Step::Connect => self.submit(shared, Step::Enable),
             Step::Enable => self.submit(shared, Step::EnableEvents),
             Step::EnableEvents => {
-                (0..REQUEST_COUNT).for_each(|_| self.request_event(shared));
+                (0..REQUEST_COUNT_MAX).for_each(|_| self.request_event(shared));
                 self.next = Some((Step::Stay, soon_ns));
             }
-            Step::Stay if self.stay_count > 0 => {
+            Step::Events(step) if let Some((rest, at_ns)) = self.events.rest_of(step, shared.now_ns) => {
+                self.next = Some((Step::Events(rest), at_ns));
+            }
+            Step::Stay | Step::Events(_) if self.stay_count > 0 => {
                 self.stay_count -= 1;
-                self.next = Some((Step::Stay, soon_ns));
+                self.next = Some((self.events.next_step().map_or(Step::Stay, Step::Events), soon_ns));
             }
-            Step::Stay => self.submit(shared, Step::ShutDown),
+            Step::Stay | Step::Events(_) => self.submit(shared, Step::ShutDown),
             Step::ShutDown => self.submit(shared, Step::ReadStatus),
             Step::ReadStatus => {
                 let csts = Csts::from_bits(u32::try_from(result).unwrap_or(u32::MAX));

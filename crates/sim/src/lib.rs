@@ -21,6 +21,7 @@ mod coverage;
 mod crash;
 mod crash_files;
 mod crash_report;
+mod event_use;
 mod finding;
 mod foreign;
 mod host;
