@@ -10,6 +10,11 @@ const GET_LOG_PAGE: &str = "crates/subsystem/src/admin/get_log_page.rs";
 
 const QUEUE_MODEL: Judge =
     test("nvlane-proto", "models", "events::the_queue_of_events_sends_what_its_model_does");
+const QUEUE_SEQUENCES: Judge = test(
+    "nvlane-proto",
+    "models",
+    "events::every_short_sequence_of_operations_on_one_event_is_as_in_the_model",
+);
 const LOG_MODEL: Judge =
     test("nvlane-subsystem", "control", "log_models::events_and_logs_are_those_of_the_model");
 
@@ -47,7 +52,7 @@ pub(super) const EVENTS_AND_LOGS: &[Bug] = &[
     // The host has switched the event off while its completion was on the way.
     Bug {
         name: "event-returns-although-disabled",
-        judge: QUEUE_MODEL,
+        judge: QUEUE_SEQUENCES,
         sites: &[Site(
             ASYNC_EVENTS,
             "            if is_enabled(self.enabled, event) {",
@@ -57,7 +62,7 @@ pub(super) const EVENTS_AND_LOGS: &[Bug] = &[
     // A part of the list clears what was never in a list.
     Bug {
         name: "change-lost-between-parts-of-its-list",
-        judge: LOG_MODEL,
+        judge: Simulation,
         sites: &[Site(
             CHANGED,
             "        self.later.extend(nsids);",

@@ -42,7 +42,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (0u8..6).prop_map(Op::Request),
         1 => (0u8..6).prop_map(Op::Abort),
-        1 => (0u8..6).prop_map(Op::TakeBack),
+        2 => (0u8..6).prop_map(Op::TakeBack),
         3 => (event(), prop::bool::weighted(0.7)).prop_map(|(event, is_on)| Op::Enable(event, is_on)),
         6 => event().prop_map(Op::Raise),
         3 => (event(), any::<bool>()).prop_map(|(event, retain)| Op::Read(event, retain)),

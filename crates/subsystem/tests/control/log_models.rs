@@ -507,7 +507,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig { cases: 120, max_shrink_iters: 1000, ..ProptestConfig::default() })]
     #[test]
     fn events_and_logs_are_those_of_the_model(ops in prop::collection::vec(op(), 1..80)) {
         let mut world = World::new();
