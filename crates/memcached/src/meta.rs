@@ -6,7 +6,7 @@ use crate::command::{Command, Mode, Verb};
 use crate::execute::{Executor, LOG_FULL, Refusal};
 use crate::number;
 use crate::protocol::decode::{BAD_FLAG_OF_MA, BAD_LINE, flags};
-use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Place, Stored};
+use kv::{Attributes, Clock, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Place, Stored};
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 
@@ -22,7 +22,7 @@ struct Options {
     /// `N`.
     vivify: Option<i64>,
     /// `R`.
-    recache_s: Option<i64>,
+    recache: Option<i64>,
     /// `C`.
     cas: Option<u64>,
     /// `E`.
@@ -55,7 +55,7 @@ impl Options {
                 b'q' => options.is_quiet = true,
                 b'T' => options.exptime = Some(time()?),
                 b'N' => options.vivify = Some(time()?),
-                b'R' => options.recache_s = Some(time()?),
+                b'R' => options.recache = Some(time()?),
                 b'C' => options.cas = Some(number()?),
                 b'E' => {
                     let cas = number().ok().filter(|&cas| cas <= kv::CAS_MAX);
@@ -196,11 +196,15 @@ impl Executor<'_> {
         self.service.counters.get_count += 1;
         self.service.counters.touch_count += u64::from(options.exptime.is_some());
         let mut is_new = false;
+        // With a time in the past the pair is in this answer, and then removed.
+        let mut ends = false;
         let mut found = self.partition.processor.find(hash, key);
         if found.is_none() {
             self.service.counters.get_miss_count += 1;
             if let Some(exptime) = options.vivify {
-                let attributes = Attributes { flags: 0, expiry_s: self.expiry(exptime) };
+                let expiry_s = self.expiry(exptime);
+                ends = expiry_s == Clock::EXPIRED_S;
+                let attributes = Attributes { flags: 0, expiry_s: if ends { 0 } else { expiry_s } };
                 let stored = self.partition.processor.store(hash, key, &[], attributes, Condition::Absent);
                 is_new = stored == Stored::Done;
                 if let Some(cas) = options.new_cas {
@@ -222,19 +226,24 @@ impl Executor<'_> {
         if let Some(exptime) = options.exptime {
             self.service.counters.touch_hit_count += 1;
             let expiry_s = self.expiry(exptime);
-            self.partition.processor.set_expiry(hash, key, expiry_s);
+            ends = expiry_s == Clock::EXPIRED_S;
+            if !ends {
+                self.partition.processor.set_expiry(hash, key, expiry_s);
+            }
         }
-        if let Some(recache_s) = options.recache_s
+        if let Some(recache) = options.recache
             && !is_new
             && !marks.is_won
         {
             let expiry_s = self.partition.processor.attributes(place).expiry_s;
-            let left_s = i64::from(expiry_s) - i64::from(self.partition.processor.now_s());
-            is_won |= expiry_s != 0 && left_s < recache_s;
+            is_won |= expiry_s != 0 && expiry_s < self.expiry(recache);
         }
-        let Some(state) = self.state(meta) else {
+        let Some(mut state) = self.state(meta) else {
             return self.answer(b"EN", command, None, out);
         };
+        if ends {
+            state.attributes.expiry_s = self.partition.processor.now_s();
+        }
         let place = self.partition.processor.find(hash, key).expect("it has just been looked at");
         // Not to a client that has the value.
         let wants_value = options.wants_value
@@ -261,6 +270,10 @@ impl Executor<'_> {
         if wants_value {
             self.push_value(place, out);
             out.extend_from_slice(b"\r\n");
+        }
+        if ends {
+            self.partition.processor.delete(hash, key);
+            return;
         }
         if !options.leaves_unread {
             self.partition.processor.touch(place);
@@ -430,7 +443,10 @@ impl Executor<'_> {
                 if options.is_quiet {
                     return;
                 }
-                let state = self.state(meta).unwrap_or_default();
+                // With a time in the past it is gone, and not without a limit.
+                let gone = Attributes { flags: 0, expiry_s: self.partition.processor.now_s() };
+                let state =
+                    self.state(meta).unwrap_or(PairState { attributes: gone, ..PairState::default() });
                 if options.wants_value {
                     let digits = number::Digits::new(number);
                     out.extend_from_slice(b"VA ");

@@ -1,5 +1,6 @@
 //! Protocol conversations as clients hold them, and malformed input.
 
+mod boundaries;
 mod collective;
 mod edges;
 mod watch;

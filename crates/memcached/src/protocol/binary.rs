@@ -8,7 +8,7 @@ use crate::command::{Command, Header, Mode, Verb};
 use crate::execute::{Executor, Refusal};
 use crate::protocol::decoded::Decoded;
 use crate::settings::COPIED_BYTES_MAX;
-use kv::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Stored};
+use kv::{Attributes, Clock, Condition, KEY_BYTES_MAX, KeyHash, Stored};
 
 /// First byte of a request.
 pub(crate) const REQUEST: u8 = 0x80;
@@ -324,23 +324,28 @@ impl Executor<'_> {
             return;
         }
         self.service.counters.get_hit_count += 1;
-        if let Some(exptime) = touch {
-            self.service.counters.touch_hit_count += 1;
-            let expiry_s = self.expiry(exptime);
+        let expiry_s = touch.map(|exptime| self.expiry(exptime));
+        self.service.counters.touch_hit_count += u64::from(touch.is_some());
+        // With a time in the past the pair is in this answer, and then removed.
+        let ends = expiry_s == Some(Clock::EXPIRED_S);
+        if let (Some(expiry_s), false) = (expiry_s, ends) {
             self.partition.processor.set_expiry(hash, key, expiry_s);
         }
         let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
+        // It may have left the index to get a CAS number.
         let Some(place) = self.partition.processor.find(hash, key) else {
-            // The touch has expired it.
-            return respond(out, header, SUCCESS, &[0; 4], if gives_key { key } else { &[] }, &[], cas);
+            return refuse(out, header, NOT_FOUND);
         };
         self.partition.processor.touch(place);
         let Attributes { flags, .. } = self.partition.processor.attributes(place);
         let start = out.len();
-        let key = if gives_key { key } else { &[] };
-        respond(out, header, SUCCESS, &flags.to_be_bytes(), key, &[], cas);
+        let given_key = if gives_key { key } else { &[] };
+        respond(out, header, SUCCESS, &flags.to_be_bytes(), given_key, &[], cas);
         let noted_bytes = self.push_value(place, out);
         let body_bytes = (out.len() - start - HEADER_BYTES + noted_bytes) as u32;
         out[start + 8..start + 12].copy_from_slice(&body_bytes.to_be_bytes());
+        if ends {
+            self.partition.processor.delete(hash, key);
+        }
     }
 }

@@ -24,6 +24,9 @@ const LINE_BYTES_MIN: usize = 3;
 const WORD_COUNT_MAX: usize = 20;
 const OPAQUE_BYTES_MAX: usize = 32;
 
+/// The largest level of `verbosity`.
+const VERBOSITY_MAX: u64 = u32::MAX as u64;
+
 /// Slab classes that memcached may have.
 const SLAB_CLASS_COUNT: u32 = 64;
 
@@ -275,7 +278,7 @@ impl Decoder {
         let mut word = || words.next().unwrap_or_default();
         let (key, flags, exptime, length) = (word(), word(), word(), word());
         let cas = is_cas.then(&mut word);
-        let Some(length) = number::parse(length).filter(|&length| length < VALUE_BYTES_LIMIT) else {
+        let Some(length) = number::parse(length).filter(|&length| length <= VALUE_BYTES_LIMIT) else {
             return Decoded::Answer(BAD_LINE);
         };
         let value_with_end = length.saturating_add(VALUE_END.len() as u64);
@@ -323,24 +326,21 @@ impl Decoder {
         let Some(key) = words.next() else { return Decoded::Answer(BAD_LINE) };
         let mut discard = None;
         if letter == b's' {
-            let length = words.next().and_then(number::parse).filter(|&length| length < VALUE_BYTES_LIMIT);
+            let length = words.next().and_then(number::parse).filter(|&length| length <= VALUE_BYTES_LIMIT);
             let Some(length) = length else { return Decoded::Answer(BAD_LINE) };
             discard = Some(length);
         }
         let extra = words.0;
         let problem = check_flags(letter, extra).err();
         let is_base64 = Words(extra).any(|flag| flag == b"b");
-        let bad_key: Option<&[u8]> = if is_base64 {
+        let (is_fine, bad_key): (bool, &[u8]) = if is_base64 {
             let is_fine = number::decode_base64(key, &mut [0; KEY_BYTES_MAX]).is_some();
-            (!is_fine).then_some(if letter == b'a' {
-                BAD_FLAG_OF_MA
-            } else {
-                b"CLIENT_ERROR error decoding key\r\n"
-            })
+            (is_fine, b"CLIENT_ERROR error decoding key\r\n")
         } else {
-            (!is_key(key)).then_some(BAD_LINE)
+            (is_key(key), BAD_LINE)
         };
-        let problem = problem.or(bad_key);
+        let bad_key = if letter == b'a' { BAD_FLAG_OF_MA } else { bad_key };
+        let problem = problem.or((!is_fine).then_some(bad_key));
         if let Some(problem) = problem {
             if let Some(length) = discard {
                 self.state =
@@ -543,7 +543,7 @@ fn addition(input: &[u8]) -> Option<(&[u8], u64, &[u8])> {
 /// The bytes that end a value.
 const VALUE_END: &[u8] = b"\r\n";
 
-/// Upper limit of value lengths, as in memcached.
+/// The longest value that a line may announce, as in memcached, bytes.
 const VALUE_BYTES_LIMIT: u64 = i32::MAX as u64 - 2;
 
 enum Value<'a> {
@@ -637,8 +637,8 @@ fn plain<'a>(
             }
         }
         b"verbosity" => match number::parse(word()) {
-            Some(_) => refuse(is_quiet, b"OK\r\n"),
-            None => refuse(is_quiet, BAD_LINE),
+            Some(..=VERBOSITY_MAX) => refuse(is_quiet, b"OK\r\n"),
+            _ => refuse(is_quiet, BAD_LINE),
         },
         b"version" => Decoded::Version,
         b"stats" => match (word(), word()) {
