@@ -5,6 +5,7 @@
 mod aborts;
 mod audit;
 mod authentication;
+mod boundaries;
 mod churn;
 mod concatenation;
 mod corruption;
