@@ -65,6 +65,18 @@ impl<M> Receiver<M> {
     }
 }
 
+thread_local! {
+    /// What the last sleep of a model on this thread watched, and found when it began; loom's threads are all on it.
+    static LAST_SLEEP: std::cell::Cell<(bool, Ready)> = const { std::cell::Cell::new((false, Ready::NOTHING)) };
+}
+
+/// What a reactor that sleeps for ever last waited for.
+pub(crate) fn last_sleep() -> String {
+    let (watches_socket, Ready { is_rung, is_readable }) = LAST_SLEEP.get();
+    let watched = if watches_socket { "the bell and the socket" } else { "the bell" };
+    format!("the last sleep, which watched {watched}, began with bell {is_rung}, input {is_readable}")
+}
+
 /// A descriptor, with the one other descriptor of the model that a sleep may wait for: a socket.
 #[derive(Debug, Default)]
 pub(crate) struct WakeFd {
@@ -78,6 +90,10 @@ pub(crate) struct Ready {
     pub(crate) is_rung: bool,
     /// The socket has input.
     pub(crate) is_readable: bool,
+}
+
+impl Ready {
+    const NOTHING: Self = Self { is_rung: false, is_readable: false };
 }
 
 impl WakeFd {
@@ -115,6 +131,7 @@ impl WakeFd {
     pub(crate) fn wait(&self, watches_socket: bool) {
         let mut ready = self.ready.lock().expect("no panic");
         while !(ready.is_rung || watches_socket && ready.is_readable) {
+            LAST_SLEEP.set((watches_socket, *ready));
             ready = self.changed.wait(ready).expect("no panic");
         }
     }
