@@ -127,6 +127,11 @@ impl Index {
 
     #[inline(always)]
     fn group_line(&self, group: u64) -> u32 {
+        debug_assert!(
+            (group / REGION_GROUPS) < self.directory.len() as u64,
+            "group {group} of an index of {} regions",
+            self.directory.len()
+        );
         self.directory[(group / REGION_GROUPS) as usize] + (group % REGION_GROUPS) as u32 * GROUP_LINES
     }
 

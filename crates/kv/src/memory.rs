@@ -98,6 +98,11 @@ impl Memory {
 
     #[inline(always)]
     fn count(&self, line: u32, bytes: usize, is_write: bool) {
+        debug_assert!(
+            line as usize + bytes.div_ceil(LINE_BYTES) <= self.lines.len(),
+            "an entry, an item or a piece is said to have {bytes} bytes from line {line} on, of {}",
+            self.lines.len()
+        );
         #[cfg(any(test, feature = "count-touches"))]
         for line in line..line + bytes.div_ceil(LINE_BYTES) as u32 {
             self.counter.borrow_mut().count(line, is_write);

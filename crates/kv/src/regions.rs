@@ -307,6 +307,7 @@ impl Regions {
 
     /// What a region is used for.
     pub(crate) fn use_of(&self, region: u32) -> Use {
+        debug_assert!((region as usize) < self.regions.len(), "region {region} of {}", self.regions.len());
         self.regions[region as usize].use_
     }
 
@@ -427,6 +428,11 @@ impl Regions {
         let region = &mut self.regions[index as usize];
         let Use::Items(queue) = region.use_ else { unreachable!("a block is in a region of items") };
         debug_assert!(region.map[first / 64] >> (first % 64) & 1 == 1, "unit {at} begins no block");
+        debug_assert!(
+            usize::from(self.taken[index as usize]) >= units,
+            "a block of {units} units at unit {at}, in region {index} with {} in use",
+            self.taken[index as usize]
+        );
         region.map[first / 64] &= !(1 << (first % 64));
         self.taken[index as usize] -= units as u16;
         self.item_units[queue as usize] -= units;
@@ -460,6 +466,10 @@ impl Regions {
 
     fn append(&mut self, index: u32, list: usize) {
         let last = std::mem::replace(&mut self.lists[list].last, index);
+        debug_assert!(
+            last == NONE || self.regions[last as usize].next == NONE,
+            "the last region {last} of list {list} has another behind it"
+        );
         let region = &mut self.regions[index as usize];
         (region.previous, region.next) = (last, NONE);
         match last {
@@ -470,6 +480,20 @@ impl Regions {
 
     fn unlink(&mut self, index: u32, list: usize) {
         let Region { previous, next, .. } = self.regions[index as usize];
+        debug_assert!(
+            match previous {
+                NONE => self.lists[list].first == index,
+                _ => self.regions[previous as usize].next == index,
+            },
+            "region {index} is not behind region {previous} in list {list}"
+        );
+        debug_assert!(
+            match next {
+                NONE => self.lists[list].last == index,
+                _ => self.regions[next as usize].previous == index,
+            },
+            "region {index} is not before region {next} in list {list}"
+        );
         match previous {
             NONE => self.lists[list].first = next,
             _ => self.regions[previous as usize].next = next,
@@ -593,11 +617,13 @@ impl Regions {
 
     /// The item that a piece belongs to.
     pub(crate) fn owner(&self, piece: u32) -> u32 {
+        debug_assert!((piece as usize) < self.owners.len(), "piece {piece} of {}", self.owners.len());
         self.owners[piece as usize]
     }
 
     /// Records the item that a piece belongs to.
     pub(crate) fn set_owner(&mut self, piece: u32, item: u32) {
+        debug_assert!((piece as usize) < self.owners.len(), "piece {piece} of {}", self.owners.len());
         self.owners[piece as usize] = item;
     }
 
@@ -725,6 +751,34 @@ mod tests {
             };
             first..first + count as u32
         }
+    }
+
+    /// Two regions of a queue, one behind the other.
+    #[cfg(debug_assertions)]
+    fn two_in_a_list() -> (Regions, [u32; 2]) {
+        let mut regions = Regions::new(4);
+        let starts = [(); 2].map(|()| regions.take(Queue::New, REGION_UNITS).expect("memory"));
+        (regions, starts)
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "is not behind region")]
+    fn a_list_whose_regions_do_not_know_each_other_is_named() {
+        let (mut regions, [first, second]) = two_in_a_list();
+        let (first, second) = (regions.region_of(first), regions.region_of(second));
+        regions.regions[first as usize].next = NONE;
+        regions.unlink(second, Queue::New as usize);
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "a block of 2 units at unit")]
+    fn a_block_that_is_not_counted_is_named() {
+        let (mut regions, [first, _]) = two_in_a_list();
+        let region = regions.region_of(first);
+        regions.taken[region as usize] = 1;
+        regions.give_back(first, 2);
     }
 
     proptest! {
