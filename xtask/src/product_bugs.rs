@@ -3,6 +3,7 @@
 //! All are built into the same programs, each switched on by an environment variable.
 
 mod association;
+mod boundaries;
 mod bug;
 mod durable_places;
 mod events;
@@ -86,6 +87,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Authentication", security::AUTHENTICATION),
     ("Authentication", memcached_trust::MEMCACHED_TRUST),
     ("Encryption", tls::TLS),
+    ("Limits of protocols", boundaries::BOUNDARIES),
 ];
 
 /// Each bug, with its promise.
