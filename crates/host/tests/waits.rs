@@ -47,15 +47,26 @@ impl Wake for Unpark {
     }
 }
 
+/// Longer than anything here takes on the busiest machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Sleeps until something wakes this thread, or a time by which `what` must have ended.
+fn park_until(until: Instant, what: &str) {
+    let left = until.saturating_duration_since(Instant::now());
+    assert!(!left.is_zero(), "{what} is pending after {LIMIT:?}");
+    std::thread::park_timeout(left);
+}
+
 fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     let waker = Arc::new(Unpark(std::thread::current())).into();
     let mut context = Context::from_waker(&waker);
+    let until = Instant::now() + LIMIT;
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        std::thread::park();
+        park_until(until, "the future");
     }
 }
 
@@ -64,12 +75,13 @@ fn until_second<A: Future, B: Future>(first: Pin<&mut A>, second: B) -> B::Outpu
     let (mut first, mut second) = (first, std::pin::pin!(second));
     let waker = Arc::new(Unpark(std::thread::current())).into();
     let mut context = Context::from_waker(&waker);
+    let until = Instant::now() + LIMIT;
     loop {
         assert!(first.as_mut().poll(&mut context).is_pending(), "the first has ended");
         if let Poll::Ready(output) = second.as_mut().poll(&mut context) {
             return output;
         }
-        std::thread::park();
+        park_until(until, "the second future");
     }
 }
 
@@ -172,7 +184,9 @@ fn a_deadline_ends_everything() {
     let options = Options { deadline: Some(400 * MS), ..options() };
     let mut disk = BlockingNamespace::connect(&target.address(), options).unwrap();
     drop(target);
+    let until = Instant::now() + LIMIT;
     let error = loop {
+        assert!(Instant::now() < until, "reads succeed without a target");
         match disk.read_at(&mut [0; 512], 0) {
             Ok(()) => std::thread::yield_now(),
             Err(error) => break error.to_string(),
@@ -281,7 +295,9 @@ fn what_waits_for_a_lost_association_ends_when_asked() {
         "{error}"
     );
     target.set_open(true);
+    let until = Instant::now() + LIMIT;
     while !lane.is_live() {
+        assert!(Instant::now() < until, "the lane is not live though the target is back");
         lane.poll(&mut done);
         std::thread::yield_now();
     }

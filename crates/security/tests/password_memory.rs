@@ -42,7 +42,7 @@ fn nothing_is_left_of_a_password_that_was_compared() {
         std::thread::scope(|scope| {
             // Its stack stays as it was left: nothing is called but what is tested.
             let inverted = &inverted;
-            scope.spawn(move || {
+            let comparison = scope.spawn(move || {
                 let mut password: Vec<u8> = inverted.iter().map(|byte| !byte).collect();
                 let mut text = String::with_capacity(200);
                 text.push_str("user:");
@@ -57,11 +57,13 @@ fn nothing_is_left_of_a_password_that_was_compared() {
                 }
             });
             while !is_compared.load(Ordering::Acquire) {
+                assert!(!comparison.is_finished(), "the thread that compares has failed");
                 std::thread::yield_now();
             }
-            let count = count_in_memory(inverted);
+            // The other thread ends also if this panics.
+            let count = std::panic::catch_unwind(|| count_in_memory(inverted));
             is_to_end.store(true, Ordering::Release);
-            assert_eq!(count, 0, "{length} bytes");
+            assert_eq!(count.expect("counted"), 0, "{length} bytes");
         });
     }
 }

@@ -3,6 +3,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use nvlane_subsystem::access::HostRights;
 use nvlane_subsystem::config::{NamespaceConfig, TargetConfig, TimeoutConfig};
@@ -177,7 +178,9 @@ fn a_reload_changes_prefixes_under_connected_hosts() {
         let report = target.reload(&config);
         assert!(report.is_complete(), "{report}");
         assert_eq!(report.to_string(), lines);
+        let until = Instant::now() + support::PATIENCE;
         while !target.state().expect("a target that runs").subsystems[0].namespaces[1].shown {
+            assert!(Instant::now() < until, "a namespace that no host is shown");
             std::thread::yield_now();
         }
     };

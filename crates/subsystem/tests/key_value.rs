@@ -120,6 +120,7 @@ fn statistics_list_the_listeners_and_the_connections_of_all_reactors() {
     let mut wanted = ["conn_listening", "conn_nread", "conn_parse_cmd", "conn_read", "conn_watch"];
     wanted.sort_unstable();
     // The part of a command may still be on its way.
+    let until = Instant::now() + Duration::from_secs(20);
     loop {
         clients[0].say(b"stats conns\r\n");
         let lines: Vec<_> =
@@ -137,6 +138,7 @@ fn statistics_list_the_listeners_and_the_connections_of_all_reactors() {
         if states == wanted {
             break;
         }
+        assert!(Instant::now() < until, "{states:?}, not {wanted:?}");
     }
     target.stop().expect("a good end");
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvlane_subsystem::access::HostRights;
 use nvlane_subsystem::config::{NamespaceConfig, TargetConfig, TimeoutConfig};
@@ -234,7 +234,9 @@ fn a_reload_changes_rights_under_commands_in_flight() {
             let subsystem = &target.state().expect("a target that runs").subsystems[0];
             subsystem.namespaces.iter().all(|namespace| namespace.shown)
         };
+        let until = Instant::now() + support::PATIENCE;
         while !is_settled(target) {
+            assert!(Instant::now() < until, "a namespace that no host is shown");
             std::thread::sleep(Duration::from_millis(1));
         }
     };

@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::{nvlane, run};
@@ -388,20 +387,18 @@ fn a_storm_of_signals_holds_up_no_storage() {
         let names = check_masks(target.process.id());
         let is_there = |prefix: &str| names.iter().any(|name| name.starts_with(prefix));
         assert_eq!((is_there("reactor-"), is_there("storage-")), (true, engine == "epoll"), "{names:?}");
-        let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    kill_process(target.pid(), Signal::USR1).expect("it runs");
-                    std::thread::sleep(Duration::from_micros(200));
+            let load = scope.spawn(|| {
+                for round in 0..10 {
+                    assert_eq!(status(namespace.write_at(&[1; 4096], round * 4096)), None);
+                    assert_eq!(status(namespace.write_durably_at(&[1; 4096], round * 4096)), None);
+                    assert_eq!(status(namespace.flush()), None);
                 }
             });
-            for round in 0..10 {
-                assert_eq!(status(namespace.write_at(&[1; 4096], round * 4096)), None);
-                assert_eq!(status(namespace.write_durably_at(&[1; 4096], round * 4096)), None);
-                assert_eq!(status(namespace.flush()), None);
+            while !load.is_finished() {
+                kill_process(target.pid(), Signal::USR1).expect("it runs");
+                std::thread::sleep(Duration::from_micros(200));
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         target.end();
     }

@@ -8,7 +8,7 @@ use wire::status::Status;
 
 use crate::churn::Churn;
 use crate::relay::{Cut, Relay};
-use crate::setup::{PATIENCE, Rig, connect_to, engines, options};
+use crate::setup::{Over, PATIENCE, Rig, connect_to, engines, options};
 
 #[test]
 fn changed_bits_are_found_and_never_stored() {
@@ -39,12 +39,13 @@ fn changed_bits_are_found_and_never_stored() {
                     });
                     churn
                 });
+                let over = Over(&is_over);
                 let start = Instant::now();
                 while start.elapsed() < Duration::from_millis(700) || failed.load(Ordering::Relaxed) == 0 {
                     assert!(start.elapsed() < PATIENCE, "no bit was changed");
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                is_over.store(true, Ordering::Relaxed);
+                drop(over);
                 load.join().expect("data that is right")
             });
             let clean = rig.connect(options);

@@ -1,6 +1,6 @@
 //! Hosts that disconnect in any way leave no resources behind; completed writes remain.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use host::{Failure, Options, ReconnectSettings, ReplayPolicy};
@@ -14,7 +14,7 @@ use wire::status::Status;
 
 use crate::churn::Churn;
 use crate::raw::RawHost;
-use crate::setup::{PATIENCE, Rig, await_more, engines, open, options, options_of};
+use crate::setup::{Over, PATIENCE, Rig, await_more, engines, open, options, options_of};
 
 const ONE: Nsid = Nsid::new(1);
 const MIB: usize = 1 << 20;
@@ -175,13 +175,14 @@ fn a_target_that_comes_back_has_everything_that_was_reported_done() {
                     });
                     churn
                 });
+                let over = Over(is_over);
                 for _ in 0..4 {
                     await_more(&done, 20);
                     assert_eq!(rig.stop(), 0);
                     rig.start();
                 }
                 await_more(&done, 20);
-                is_over.store(true, Ordering::Relaxed);
+                drop(over);
                 let mut churn = load.join().expect("data that is right");
                 churn.check_all();
             });

@@ -11,7 +11,7 @@ use wire::status::Status;
 
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
-use crate::setup::{PATIENCE, Rig, engines, open, options, options_of};
+use crate::setup::{Over, PATIENCE, Rig, engines, open, options, options_of};
 
 const ONE: Nsid = Nsid::new(1);
 const MIB: usize = 1 << 20;
@@ -96,6 +96,7 @@ fn a_large_transfer_is_not_starved_by_small_ones() {
                     }
                 });
             }
+            let over = Over(&is_over);
             let mut namespace = open(&association, 1);
             let (reply, is_done) = std::sync::mpsc::channel();
             scope.spawn(move || {
@@ -111,7 +112,7 @@ fn a_large_transfer_is_not_starved_by_small_ones() {
                 }
             });
             let ends: Vec<_> = (0..6).map(|_| is_done.recv_timeout(PATIENCE)).collect();
-            is_over.store(true, Ordering::Relaxed);
+            drop(over);
             assert_eq!(ends, [Ok(true); 6], "{engine:?}");
         });
     }

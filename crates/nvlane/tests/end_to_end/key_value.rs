@@ -10,7 +10,7 @@ use subsystem::config::Threads;
 use wire::kv::batch::{BatchCollect, BatchSubmit};
 use wire::status::Status;
 
-use crate::setup::{Rig, engines, options};
+use crate::setup::{PATIENCE, Rig, engines, options};
 
 const KEY_COUNT: u32 = 300;
 
@@ -298,7 +298,9 @@ impl std::task::Wake for Unpark {
 fn block_on<F: Future>(future: F) -> F::Output {
     let waker = std::task::Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
     let mut future = std::pin::pin!(future);
+    let until = std::time::Instant::now() + PATIENCE;
     loop {
+        assert!(std::time::Instant::now() < until, "the future is pending");
         let mut context = std::task::Context::from_waker(&waker);
         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;

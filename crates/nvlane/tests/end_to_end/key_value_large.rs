@@ -14,7 +14,7 @@ use wire::status::Status;
 
 use crate::key_value::connect;
 use crate::relay::{Cut, Relay};
-use crate::setup::{PATIENCE, Rig, connect_to, engines, options};
+use crate::setup::{Over, PATIENCE, Rig, connect_to, engines, options};
 
 const MEBIBYTE: usize = 1 << 20;
 
@@ -24,15 +24,6 @@ fn rig(engine: EngineKind, spec: &str, threads: u16) -> Rig {
 
 fn key(number: usize) -> Key {
     Key::new(format!("key-{number}").as_bytes()).expect("1 to 16 bytes")
-}
-
-/// Signals the end on drop, also if the thread panics.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Reads the first key over and over.

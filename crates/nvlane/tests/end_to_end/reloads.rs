@@ -13,7 +13,7 @@ use wire::status::Status;
 
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
-use crate::setup::{PATIENCE, Rig, await_more, engines, open, options};
+use crate::setup::{Over, PATIENCE, Rig, await_more, engines, open, options};
 
 const ONE: Nsid = Nsid::new(1);
 
@@ -62,6 +62,7 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
                         }
                     }
                 });
+                let over = Over(is_over);
                 for _ in 0..10 {
                     await_more(done, 1);
                     rig.reload(|config| drop(config.subsystems[0].namespaces.pop()));
@@ -70,7 +71,7 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
                     let again = rig.namespace_config(1, storage);
                     rig.reload(|config| config.subsystems[0].namespaces.push(again));
                 }
-                is_over.store(true, Ordering::Relaxed);
+                drop(over);
                 load.join().expect("data that stays");
                 doomed.join().expect("ends that tell");
             });
@@ -102,6 +103,7 @@ fn a_namespace_grows_and_shrinks_under_load() {
                         namespace.write_at(&data[range], lba * 4096).expect("blocks that stay");
                     }
                 });
+                let over = Over(is_over);
                 for mebibytes in [3, 2, 4, 1, 2] {
                     let changed = rig.namespace_config(0, &format!("{storage}:{mebibytes}M"));
                     if storage == "file" && mebibytes < 3 {
@@ -126,7 +128,7 @@ fn a_namespace_grows_and_shrinks_under_load() {
                     let status = crate::edges::status(&mut namespace, past, Some(vec![0; 4096]));
                     assert_eq!(status, Status::LBA_OUT_OF_RANGE.with_dnr());
                 }
-                is_over.store(true, Ordering::Relaxed);
+                drop(over);
                 load.join().expect("data that stays");
             });
         }

@@ -12,7 +12,7 @@ use wire::id::Nsid;
 use wire::status::Status;
 
 use crate::edges::status;
-use crate::setup::{PATIENCE, Rig, await_more, engines, open, options};
+use crate::setup::{Over, PATIENCE, Rig, await_more, engines, open, options};
 
 const ONE: &str = "nqn.2026-01.io.nvlane:one";
 const OTHER: &str = "nqn.2026-01.io.nvlane:other";
@@ -139,6 +139,7 @@ fn rights_change_under_load() {
                     counts[1].fetch_add(1, Ordering::Relaxed);
                 }
             });
+            let _over = Over(&is_over);
             for round in 0..30 {
                 let (rights, answer) = match round % 3 {
                     0 => (rights(&[ONE, OTHER], &[ONE]), 2),
@@ -151,7 +152,6 @@ fn rights_change_under_load() {
                 allowed.store(answer, Ordering::SeqCst);
                 counts.iter().for_each(|count| await_more(count, 20));
             }
-            is_over.store(true, Ordering::Relaxed);
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::BlockingNamespace;
@@ -199,6 +199,15 @@ fn namespace(directory: &TempDir, at: usize, storage: &str) -> NamespaceConfig {
     let spec = spec.trim_end_matches('&').parse().expect("a good specification");
     let nsid = u32::try_from(at + 1).expect("few namespaces");
     NamespaceConfig { nsid: Some(Nsid::new(nsid)), ..NamespaceConfig::new(spec) }
+}
+
+/// Sets a flag on drop, also if the thread panics: threads that run until then would keep the test from its end.
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Waits until a counter has grown by `more`.

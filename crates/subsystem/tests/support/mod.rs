@@ -17,7 +17,7 @@ const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:tested";
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 
 /// How long the host waits for an answer: less than the target's deadlines before Connect.
-const PATIENCE: Duration = Duration::from_secs(8);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
 
 /// A target with this namespace.
 pub(crate) fn config(threads: u16, storage: &str) -> TargetConfig {
