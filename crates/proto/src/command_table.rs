@@ -253,6 +253,11 @@ impl<B, C: Default> CommandTable<B, C> {
     )]
     pub(crate) fn complete(&mut self, slot: Slot, is_arriving: impl FnOnce() -> bool) -> Option<u16> {
         let entry = &mut self.entries[slot.index()];
+        debug_assert!(
+            !matches!(entry.phase, Phase::Free | Phase::Draining { .. }),
+            "the command in slot {} has been completed",
+            slot.0
+        );
         let cid = entry.cid;
         if let Phase::Executing = entry.phase {
             entry.phase = Phase::Free;
@@ -314,6 +319,11 @@ impl<B, C: Default> CommandTable<B, C> {
     /// The last byte that was owed to a completed command has come.
     #[expect(clippy::indexing_slicing, reason = "slots are the table's own")]
     pub(crate) fn drained(&mut self, slot: Slot) {
+        debug_assert!(
+            matches!(self.entry(slot).phase, Phase::Draining { .. }),
+            "the command in slot {} is owed nothing, and its slot may be free",
+            slot.0
+        );
         self.entries[slot.index()].phase = Phase::Free;
         self.free.push(slot.0);
     }

@@ -482,6 +482,10 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         reason = "slots are ours, and this one is live"
     )]
     fn free_slot(&mut self, slot: u16) {
+        debug_assert!(
+            matches!(self.slots[usize::from(slot)].state, State::Live(_)),
+            "slot {slot} has no command that could end"
+        );
         self.slots[usize::from(slot)].state = State::Free;
         self.free.push(slot);
         self.live_count -= 1;
