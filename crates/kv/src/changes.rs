@@ -121,8 +121,18 @@ impl Changes {
 
     /// Index of a key's entry that was not taken.
     fn position(&self, hash: KeyHash, key: &[u8]) -> Option<usize> {
-        let at = *self.by_hash.get(&hash.raw())?;
-        (at >= self.next && self.key(self.entries[at]) == key).then_some(at)
+        let last = *self.by_hash.get(&hash.raw())?;
+        if last < self.next {
+            return None;
+        }
+        if self.key(self.entries[last]) == key { Some(last) } else { self.position_before(last, hash, key) }
+    }
+
+    /// As [`position`](Self::position), when another key with this hash has the entry at `last`.
+    #[cold]
+    fn position_before(&self, last: usize, hash: KeyHash, key: &[u8]) -> Option<usize> {
+        let is_it = |entry: &Entry| entry.hash == hash && self.key(*entry) == key;
+        Some(self.next + self.entries[self.next..last].iter().position(is_it)?)
     }
 
     /// Whether a key has changed and that is not written yet.

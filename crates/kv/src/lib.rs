@@ -18,6 +18,8 @@ mod chunked;
 #[cfg(test)]
 mod chunked_tests;
 mod clock;
+#[cfg(test)]
+mod colliding;
 mod counters;
 #[cfg(test)]
 mod density_tests;

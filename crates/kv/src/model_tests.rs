@@ -5,12 +5,19 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use crate::allocator::ResizeStep;
+use crate::colliding::{KIND_COUNT, colliding_key};
 use crate::pair::{Attributes, Condition, Stored};
 use crate::pending::Pending;
 use crate::pins::Pin;
 use crate::processor::Processor;
 use crate::settings::{Eviction, Settings};
 use crate::table::ListPosition;
+
+/// Hash seed of the partitions.
+const SEED: u64 = 5;
+
+/// One key in so many collides with others.
+const COLLIDING_EVERY: u16 = 4;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -64,20 +71,29 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Keys of all lengths, some of them similar.
-/// All keys from a position on.
-fn all_keys(processor: &Processor, first: ListPosition) -> Vec<Vec<u8>> {
+/// All keys from a position on, in pages of so many.
+fn all_keys(processor: &Processor, first: ListPosition, page_count: usize) -> Vec<Vec<u8>> {
     let (mut keys, mut next) = (Vec::new(), Some(first));
     while let Some(position) = next {
+        let mut left_count = page_count;
         next = processor.list(position, |key| {
-            keys.push(key.to_vec());
-            true
+            let has_room = left_count > 0;
+            if has_room {
+                keys.push(key.to_vec());
+                left_count -= 1;
+            }
+            has_room
         });
+        assert!(keys.len() < 3000, "a list never ends");
     }
     keys
 }
 
+/// Keys of all lengths, some of them similar. Those that collide have few hashes.
 fn key_bytes(key: u16) -> Vec<u8> {
+    if key.is_multiple_of(COLLIDING_EVERY) {
+        return colliding_key(SEED, u32::from(key / COLLIDING_EVERY) % KIND_COUNT, key);
+    }
     let mut bytes = key.to_be_bytes().to_vec();
     let padding = match key % 7 {
         0 => 0,
@@ -354,10 +370,11 @@ impl Twins {
             self.compare(key);
         }
         self.processor.assert_index();
-        let mut listed = all_keys(&self.processor, ListPosition::default());
+        let mut listed = all_keys(&self.processor, ListPosition::default(), 1000);
+        assert_eq!(listed, all_keys(&self.processor, ListPosition::default(), 1), "in pages of one key");
         let mut keys: Vec<Vec<u8>> = self.model.keys().map(|&key| key_bytes(key)).collect();
         if let Some(start) = listed.get(listed.len() / 2) {
-            let rest = all_keys(&self.processor, ListPosition::of(self.processor.hash(start)));
+            let rest = all_keys(&self.processor, ListPosition::of(self.processor.hash(start), start), 50);
             assert_eq!(rest, listed[listed.len() / 2..]);
         }
         listed.sort();
@@ -396,7 +413,7 @@ impl Twins {
 }
 
 fn settings(eviction: Eviction) -> Settings {
-    Settings { memory_bytes: 1 << 20, eviction, seed: 5, ..Settings::default() }
+    Settings { memory_bytes: 1 << 20, eviction, seed: SEED, ..Settings::default() }
 }
 
 proptest! {

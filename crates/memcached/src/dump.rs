@@ -4,7 +4,7 @@
 //! position at which the next piece continues, which the session removes:
 //!
 //! ```text
-//! lines ─ position (8 bytes) ─ CONTINUES        or: lines ─ ENDS
+//! lines ─ position (12 bytes) ─ CONTINUES        or: lines ─ ENDS
 //! ```
 //!
 //! Each key that is there throughout a dump is in it once, whatever happens to others meanwhile. The crawler's dumps are
@@ -36,7 +36,7 @@ pub(crate) struct Dump {
     /// The partition of the next piece.
     pub(crate) partition: usize,
     /// Where it begins there.
-    pub(crate) position: [u8; 8],
+    pub(crate) position: [u8; ListPosition::BYTES],
     /// The piece under way.
     pub(crate) awaited: Option<AnswerId>,
     /// Keeps others from a dump of the crawler.
@@ -50,7 +50,7 @@ impl Dump {
             DumpForm::Fields | DumpForm::Commands => Some(CrawlerTurn::take(crawler, now_s)?),
             DumpForm::Items { .. } => None,
         };
-        Some(Self { form, count, partition: 0, position: [0; 8], awaited: None, turn })
+        Some(Self { form, count, partition: 0, position: [0; ListPosition::BYTES], awaited: None, turn })
     }
 
     /// Notes that the next piece is requested, because the client has taken the one before it.
@@ -72,7 +72,7 @@ impl Dump {
             }
             Some(ENDS) => {
                 self.partition += 1;
-                self.position = [0; 8];
+                self.position = [0; ListPosition::BYTES];
             }
             // The reason why there are no more.
             last => {

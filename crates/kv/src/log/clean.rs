@@ -28,12 +28,12 @@ const FETCH_COUNT_MAX: usize = 8;
 pub(super) struct Cleaner {
     scanner: Option<Scanner>,
     pub(super) is_reading: bool,
-    is_settling: bool,
+    pub(super) is_settling: bool,
     /// Keys of pairs with a record in the segment and a newer state that was not durable when it was scanned.
     replaced: BTreeSet<Box<[u8]>>,
-    /// Those that were rewritten, by their hash, and a generation before which no segment has that record: it makes up
-    /// for all older ones.
-    rescued: BTreeMap<u64, u64>,
+    /// Those that were rewritten, and a generation before which no segment has that record: it makes up for all older
+    /// ones.
+    rescued: BTreeMap<Box<[u8]>, u64>,
     /// Values being fetched to be rewritten.
     pub(super) fetch_count: usize,
     /// Rewritten records put into a write so far; of those, written; of those, durable.
@@ -210,7 +210,7 @@ impl Log {
         if changes.unsettled(hash).is_none() {
             return;
         }
-        self.cleaner.rescued.insert(hash.raw(), self.segments.back().map_or(0, |head| head.generation));
+        self.cleaner.rescued.insert(key.into(), self.segments.back().map_or(0, |head| head.generation));
         if processor.pairs().stub(hash, key).is_some_and(|stub| !stub.is_lost()) {
             self.fetch_for_rewrite(processor, hash, key);
         } else {
@@ -225,7 +225,7 @@ struct CleanSink<'a> {
     processor: &'a mut Processor,
     start: u64,
     replaced: &'a mut BTreeSet<Box<[u8]>>,
-    rescued: &'a BTreeMap<u64, u64>,
+    rescued: &'a BTreeMap<Box<[u8]>, u64>,
     /// Keys whose values are only in this segment.
     stubs: Vec<(KeyHash, Box<[u8]>)>,
     /// Position of the present record, and of records whose values are damaged.
@@ -239,7 +239,7 @@ impl CleanSink<'_> {
     /// The present state of a pair is in another record, or in none yet.
     fn on_replaced(&mut self, hash: KeyHash, key: &[u8]) {
         let is_settled = self.processor.pairs_mut().changes().unsettled(hash).is_none();
-        if !is_settled && !self.rescued.contains_key(&hash.raw()) && !self.replaced.contains(key) {
+        if !is_settled && !self.rescued.contains_key(key) && !self.replaced.contains(key) {
             self.replaced.insert(key.into());
         }
     }

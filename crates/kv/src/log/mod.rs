@@ -536,15 +536,28 @@ impl Log {
                 if self.is_stopping {
                     self.request_flush(processor);
                 }
-                self.advance_cleaning(processor);
-                self.next_fetch(processor)
-                    .or_else(|| self.next_clean(processor))
-                    .or_else(|| self.wants_write(processor).then_some(Work::Write))
-                    .or_else(|| self.next_flush())
-                    // A key to be written again may turn out to have its value in the log only.
-                    .or_else(|| self.next_fetch(processor))
+                let mut cleaned_count = None;
+                loop {
+                    self.advance_cleaning(processor);
+                    let work = self.next_when_ready(processor);
+                    // What proved to need no work may have been all that the segment waited for.
+                    let now = self.counters.cleaned_count;
+                    if work.is_some() || !self.cleaner.is_settling || cleaned_count.replace(now) == Some(now)
+                    {
+                        return work;
+                    }
+                }
             }
         }
+    }
+
+    fn next_when_ready(&mut self, processor: &mut Processor) -> Option<Work> {
+        self.next_fetch(processor)
+            .or_else(|| self.next_clean(processor))
+            .or_else(|| self.wants_write(processor).then_some(Work::Write))
+            .or_else(|| self.next_flush())
+            // A key to be written again may turn out to have its value in the log only.
+            .or_else(|| self.next_fetch(processor))
     }
 
     /// Returns an operation that could not be started; [`next`](Self::next) will return it again.

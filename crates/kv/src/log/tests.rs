@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod full_log;
 mod full_memory;
+mod late;
 mod pressure;
 
 use std::collections::BTreeMap;
@@ -115,6 +116,10 @@ struct Bench {
     fails: bool,
     /// Whether every operation is put back once before it is carried out.
     puts_back: bool,
+    /// Operations under way, if they end late.
+    late: Option<late::Late>,
+    /// Whether many numbered keys have one hash.
+    collides: bool,
 }
 
 impl Bench {
@@ -144,17 +149,18 @@ impl Bench {
             reads: VecDeque::new(),
             fails: false,
             puts_back: false,
+            late: None,
+            collides: false,
         }
     }
 
     /// Begins or ends one operation. Returns whether there was one.
     fn step(&mut self) -> bool {
-        if let Some(write) = self.write.take() {
-            if write.is_durable {
-                let start = write.offset as usize;
-                self.disk.settle(&(start..start + write.length));
-            }
-            self.log.on_written(&mut self.processor, !self.fails);
+        if self.late.is_some() {
+            return self.step_late();
+        }
+        if self.write.is_some() {
+            self.end_write();
             return true;
         }
         let Some(work) = self.log.next(&mut self.processor) else {
@@ -172,6 +178,15 @@ impl Bench {
             work => self.carry_out(work),
         }
         true
+    }
+
+    fn end_write(&mut self) {
+        let write = self.write.take().expect("one is under way");
+        if write.is_durable {
+            let start = write.offset as usize;
+            self.disk.settle(&(start..start + write.length));
+        }
+        self.log.on_written(&mut self.processor, !self.fails);
     }
 
     fn carry_out(&mut self, work: Work) {
@@ -211,14 +226,11 @@ impl Bench {
 
     fn value(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         let hash = self.processor.hash(key);
-        if self.processor.is_stub(hash, key) {
+        while self.processor.is_stub(hash, key) {
             self.log.fetch(&mut self.processor, key);
-            loop {
-                assert!(self.step(), "the value is never loaded");
-                if let Some(loaded) = self.log.next_loaded() {
-                    assert!(loaded.result == Ok(()) && *loaded.key == *key);
-                    break;
-                }
+            assert!(self.step(), "the value is never loaded");
+            while let Some(loaded) = self.log.next_loaded() {
+                assert_eq!(loaded.result, Ok(()), "key {:?}", loaded.key);
             }
         }
         let place = self.processor.find(hash, key)?;

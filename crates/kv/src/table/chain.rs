@@ -142,10 +142,11 @@ impl Table {
 
     /// The hash of an entry's key.
     pub(crate) fn hash_of_entry(&self, heap: &Heap, bucket: Bucket<'_>, cell: usize) -> KeyHash {
-        if bucket.kind(cell) == Kind::Item {
-            self.hash_of_item(heap, bucket.cell(cell))
-        } else {
-            self.hasher.hash(bucket.inline(cell).0)
-        }
+        self.hasher.hash(self.key_of_entry(heap, bucket, cell))
+    }
+
+    /// An entry's key.
+    pub(crate) fn key_of_entry<'a>(&self, heap: &'a Heap, bucket: Bucket<'a>, cell: usize) -> &'a [u8] {
+        if bucket.kind(cell) == Kind::Item { heap.key_of(bucket.cell(cell)) } else { bucket.inline(cell).0 }
     }
 }

@@ -4,7 +4,7 @@
 use crate::bucket::{Bucket, BucketMut, Kind};
 use crate::clock::Clock;
 use crate::heap::Heap;
-use crate::key::KeyHash;
+use crate::key::{KeyHash, name_of};
 use crate::table::Table;
 use crate::table::lines::{overflow_line, slot};
 
@@ -13,33 +13,59 @@ const STEPS_MAX: usize = 4096;
 /// Keys of a bucket that are sorted at a time.
 const SORTED_COUNT: usize = 32;
 
-/// A position among all keys, from which a list continues; by default the first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListPosition(u64);
+/// A position among all keys, from which a list continues; by default the first. Keys are in the order of their hashes,
+/// and those with one hash in that of their names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListPosition {
+    hash: u64,
+    name: u32,
+}
 
 impl ListPosition {
+    /// Its size, bytes.
+    pub const BYTES: usize = 12;
+
     /// The position of a key, whether it is there or not.
     #[must_use]
-    pub fn of(hash: KeyHash) -> Self {
-        Self(hash.raw())
+    pub fn of(hash: KeyHash, key: &[u8]) -> Self {
+        Self { hash: hash.raw(), name: name_of(key) }
+    }
+
+    /// Before all keys with these upper bits of the hash.
+    fn before(upper: u64) -> Self {
+        Self { hash: upper << 32, name: 0 }
+    }
+
+    /// The next one.
+    fn next(self) -> Self {
+        let (name, is_last) = self.name.overflowing_add(1);
+        Self { hash: self.hash + u64::from(is_last), name }
     }
 
     /// Its bytes.
     #[must_use]
-    pub fn to_bytes(self) -> [u8; 8] {
-        self.0.to_le_bytes()
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.hash.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.name.to_le_bytes());
+        bytes
     }
 
     /// The position with these bytes; the first, if they are none.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        Self(bytes.try_into().map_or(0, u64::from_le_bytes))
+        let Some((hash, name)) = bytes.split_first_chunk() else { return Self::default() };
+        let name = name.try_into().map_or(0, u32::from_le_bytes);
+        Self { hash: u64::from_le_bytes(*hash), name }
     }
 }
 
-/// The entries of a bucket with the smallest hashes, in order.
+/// An entry with the position of its key: its line, and the cell.
+type Listed = (ListPosition, u32, u8);
+
+/// The first entries of a bucket, in order.
 struct Sorted {
-    entries: [(u64, u32, u8); SORTED_COUNT],
+    entries: [Listed; SORTED_COUNT],
     count: usize,
     /// Whether there are more.
     has_more: bool,
@@ -47,10 +73,10 @@ struct Sorted {
 
 impl Sorted {
     fn new() -> Self {
-        Self { entries: [(0, 0, 0); SORTED_COUNT], count: 0, has_more: false }
+        Self { entries: [(ListPosition::default(), 0, 0); SORTED_COUNT], count: 0, has_more: false }
     }
 
-    fn add(&mut self, entry: (u64, u32, u8)) {
+    fn add(&mut self, entry: Listed) {
         let at = self.entries[..self.count].partition_point(|other| *other < entry);
         if self.count == SORTED_COUNT {
             self.has_more = true;
@@ -75,17 +101,17 @@ impl Table {
         first: ListPosition,
         mut each: impl FnMut(&[u8]) -> bool,
     ) -> Option<ListPosition> {
-        let (mut from, mut step_count) = (first.0 >> 32, 0);
+        let (mut from, mut step_count) = (first.hash >> 32, 0);
         while let Ok(hash) = u32::try_from(from) {
             if step_count >= STEPS_MAX {
-                return Some(ListPosition(from << 32));
+                return Some(ListPosition::before(from));
             }
             let range = self.index.bucket_range(hash);
-            let mut least = first.0;
+            let mut least = first;
             loop {
                 let sorted = self.sorted(heap, range.home, least);
                 step_count += 1 + sorted.count;
-                for &(hash, node, cell) in &sorted.entries[..sorted.count] {
+                for &(position, node, cell) in &sorted.entries[..sorted.count] {
                     let bucket = Bucket(heap.memory.line(node));
                     let goes_on = if bucket.kind(cell.into()) == Kind::Item {
                         let line = bucket.cell(cell.into());
@@ -94,26 +120,27 @@ impl Table {
                         each(bucket.inline(cell.into()).0)
                     };
                     if !goes_on {
-                        return Some(ListPosition(hash));
+                        return Some(position);
                     }
                 }
                 if !sorted.has_more {
                     break;
                 }
-                least = sorted.entries[SORTED_COUNT - 1].0 + 1;
+                least = sorted.entries[SORTED_COUNT - 1].0.next();
             }
             from = range.end;
         }
         None
     }
 
-    /// The first entries of a bucket whose hashes are at least `least`.
-    fn sorted(&self, heap: &Heap, home: u32, least: u64) -> Sorted {
+    /// The first entries of a bucket from a position on.
+    fn sorted(&self, heap: &Heap, home: u32, least: ListPosition) -> Sorted {
         let mut sorted = Sorted::new();
         let mut add = |node: u32, bucket: Bucket<'_>, cell: usize| {
-            let hash = self.hash_of_entry(heap, bucket, cell).raw();
-            if hash >= least {
-                sorted.add((hash, node, cell as u8));
+            let key = self.key_of_entry(heap, bucket, cell);
+            let position = ListPosition::of(self.hasher.hash(key), key);
+            if position >= least {
+                sorted.add((position, node, cell as u8));
             }
         };
         let bucket = Bucket(heap.memory.line(home));
@@ -148,7 +175,7 @@ impl Table {
     }
 
     fn first_entry(&self, heap: &Heap, home: u32) -> Option<(u32, usize)> {
-        let sorted = self.sorted(heap, home, 0);
+        let sorted = self.sorted(heap, home, ListPosition::default());
         (sorted.count > 0).then(|| (sorted.entries[0].1, sorted.entries[0].2.into()))
     }
 
@@ -158,16 +185,13 @@ impl Table {
         let (mut cells, mut pairs, mut from) = (0, 0, 0);
         while let Ok(hash) = u32::try_from(from) {
             let range = self.index.bucket_range(hash);
-            let mut least = 0;
+            let mut least = ListPosition::default();
             loop {
                 let sorted = self.sorted(heap, range.home, least);
-                for &(hash, node, cell) in &sorted.entries[..sorted.count] {
+                for &(ListPosition { hash, .. }, node, cell) in &sorted.entries[..sorted.count] {
                     assert!((from..range.end).contains(&(hash >> 32)), "a key is in the wrong bucket");
                     let bucket = Bucket(heap.memory.line(node));
-                    let key = match bucket.kind(cell.into()) {
-                        Kind::Item => heap.key_of(bucket.cell(cell.into())),
-                        _ => bucket.inline(cell.into()).0,
-                    };
+                    let key = self.key_of_entry(heap, bucket, cell.into());
                     let place = self.locate(heap, KeyHash::of(hash), key).expect("listed, so found");
                     assert_eq!((place.node(), place.cell()), (node, cell.into()));
                     cells += bucket.width(cell.into()) as u64;
@@ -176,7 +200,7 @@ impl Table {
                 if !sorted.has_more {
                     break;
                 }
-                least = sorted.entries[SORTED_COUNT - 1].0 + 1;
+                least = sorted.entries[SORTED_COUNT - 1].0.next();
             }
             from = range.end;
         }

@@ -220,9 +220,10 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         let count = self.start.io.reactor_count();
         let partition = self.partition()?;
         // One partition after another, in order.
-        let hash = from.map(|key| partition.processor.hash(key.as_bytes()));
-        let first = hash.map_or(0, |hash| hash.partition(count));
-        let from_position = hash.map(ListPosition::of).unwrap_or_default();
+        let (first, from_position) = from.map_or((0, ListPosition::default()), |key| {
+            let hash = partition.processor.hash(key.as_bytes());
+            (hash.partition(count), ListPosition::of(hash, key.as_bytes()))
+        });
         let scope = self.start.key_scope().cloned();
         let action = KvAction::List { from: from_position, keys: Vec::new(), scope, room };
         let key = from.unwrap_or_else(|| Key::new(&[0]).expect("one byte"));

@@ -1,6 +1,8 @@
 //! Power cuts after every step of random histories, and in every state of a torn write.
 
+use super::late::Late;
 use super::*;
+use crate::colliding::{KIND_COUNT, colliding_key};
 
 /// A kind of history.
 #[derive(Clone, Copy)]
@@ -15,6 +17,18 @@ struct Workload {
     changes_max: u64,
     /// One in this many steps is followed by power cuts.
     cut_every: u64,
+    /// Whether operations end late, in any order.
+    is_late: bool,
+    /// Whether keys collide: a third of them has the hash of the next ones.
+    collides: bool,
+}
+
+/// What a history came to.
+struct Run {
+    /// Number of states looked at.
+    state_count: usize,
+    /// The operations that ended late, of the last start.
+    late: Option<Late>,
 }
 
 /// Known states of each key, each with the change that made it.
@@ -65,8 +79,17 @@ impl History {
 }
 
 impl Bench {
+    /// The key of this number.
+    fn name(&self, key: u16) -> Vec<u8> {
+        if self.collides {
+            colliding_key(0, u32::from(key / 8) % KIND_COUNT, key)
+        } else {
+            key.to_le_bytes().into()
+        }
+    }
+
     fn content(&mut self, key: u16) -> Content {
-        let name = key.to_le_bytes();
+        let name = self.name(key);
         let value = self.value(&name)?;
         let place = self.processor.find(self.processor.hash(&name), &name).expect("just found");
         Some((value, self.processor.attributes(place).expiry_s))
@@ -83,7 +106,7 @@ impl Bench {
     fn set_at_last(&mut self, key: u16, value: &[u8]) -> bool {
         loop {
             self.await_admission(value.len());
-            if self.set(&key.to_le_bytes(), value) == Stored::Done {
+            if self.set(&self.name(key), value) == Stored::Done {
                 return true;
             }
             if !self.step() {
@@ -102,11 +125,20 @@ impl Bench {
 }
 
 impl Workload {
+    fn open(&self, disk: Disk) -> Bench {
+        Bench { collides: self.collides, ..Bench::open_with(self.settings, disk, self.memory_bytes) }
+    }
+
     fn change(&self, bench: &mut Bench, history: &mut History, random: &mut SplitMix64) {
         let key = random.below(self.key_count.into()) as u16;
-        let name = key.to_le_bytes();
+        let name = bench.name(key);
         let hash = bench.processor.hash(&name);
-        match random.below(16) {
+        let choice = random.below(16);
+        // Whatever needs the value waits for it, while other changes go on.
+        if self.is_late && matches!(choice, 11 | 12) && bench.processor.is_stub(hash, &name) {
+            return bench.log.fetch(&mut bench.processor, &name);
+        }
+        match choice {
             0..9 => {
                 let length = self.lengths[random.below(self.lengths.len() as u64) as usize];
                 let value: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
@@ -131,6 +163,16 @@ impl Workload {
                     history.note(key, bench.count(), Some((value, expiry_s)));
                 }
             }
+            // Others wait for its value while this goes on.
+            14 if self.is_late => {
+                let keys = (0..self.key_count).map(|key| bench.name(key)).collect::<Vec<_>>();
+                for name in keys {
+                    let hash = bench.processor.hash(&name);
+                    if random.below(4) == 0 && bench.processor.is_stub(hash, &name) {
+                        bench.log.fetch(&mut bench.processor, &name);
+                    }
+                }
+            }
             13 | 14 => {
                 bench.processor.writer.allocator.demote_region();
             }
@@ -145,7 +187,7 @@ impl Workload {
 
     /// Recovers a disk image, and compares it with the history. Returns the recovered bench.
     fn check(&self, image: Vec<u8>, history: &History, settled: u64, seed: u64) -> Bench {
-        let mut bench = Bench::open_with(self.settings, Disk::of(image), self.memory_bytes);
+        let mut bench = self.open(Disk::of(image));
         while !bench.log.is_ready() {
             assert!(bench.step(), "seed {seed}: {:?}", bench.log.failure());
         }
@@ -197,7 +239,7 @@ impl Workload {
         let in_flight = bench.write.take().map_or(0, |write| write.length / SECTOR_BYTES);
         let bits = random.draw();
         let disk = bench.disk.kill(in_flight, |at| bits >> (at % 61) & 1 == 1);
-        let mut bench = Bench::open_with(self.settings, disk, self.memory_bytes);
+        let mut bench = self.open(disk);
         while !bench.log.is_ready() {
             assert!(bench.step(), "seed {seed}: {:?}", bench.log.failure());
             if random.below(8 * self.cut_every) == 0 {
@@ -210,14 +252,17 @@ impl Workload {
         bench
     }
 
-    /// Runs a history and cuts the power after its steps. Returns the number of states looked at.
-    fn run(&self, seed: u64) -> usize {
+    /// Runs a history and cuts the power after its steps.
+    fn run(&self, seed: u64) -> Run {
         let mut random = SplitMix64::new(seed * 2 + 1);
         let mut history = History::default();
-        let mut bench = Bench::open_with(self.settings, Disk::new(&self.settings), self.memory_bytes);
+        let mut bench = self.open(Disk::new(&self.settings));
         bench.recover();
         let mut state_count = 0;
-        for _ in 0..self.rounds {
+        for round in 0..self.rounds {
+            if self.is_late && bench.late.is_none() {
+                bench.late = Some(Late::new(seed ^ round << 32));
+            }
             for _ in 0..random.below(self.changes_max + 1) {
                 self.change(&mut bench, &mut history, &mut random);
             }
@@ -232,7 +277,7 @@ impl Workload {
             }
             // Each start takes a segment.
             let may_restart = bench.log.usable_count() > 1;
-            match random.below(40) {
+            match random.below(if self.is_late { 400 } else { 40 }) {
                 0 | 1 if may_restart => {
                     // The run continues with the image of a power cut.
                     let settled = bench.settled();
@@ -249,7 +294,11 @@ impl Workload {
         bench.settle();
         assert_eq!(bench.settled(), bench.count(), "seed {seed}");
         assert!(bench.log.failure().is_none());
-        state_count
+        let count = bench.count();
+        self.judge(&mut bench, &history, count, seed);
+        let image = bench.disk.durable();
+        self.check(image, &history, count, seed);
+        Run { state_count, late: bench.late }
     }
 }
 
@@ -262,18 +311,20 @@ fn small(sync: Sync) -> Workload {
         rounds: 60,
         changes_max: 3,
         cut_every: 1,
+        is_late: false,
+        collides: false,
     }
 }
 
 #[test]
 fn what_was_acknowledged_is_there_after_every_cut_when_answers_wait() {
-    let state_count: usize = (0..20).map(|seed| small(Sync::Always).run(seed)).sum();
+    let state_count: usize = (0..20).map(|seed| small(Sync::Always).run(seed).state_count).sum();
     println!("{state_count} states");
 }
 
 #[test]
 fn what_was_flushed_is_there_after_every_cut_when_nothing_waits() {
-    let state_count: usize = (100..120).map(|seed| small(Sync::None).run(seed)).sum();
+    let state_count: usize = (100..120).map(|seed| small(Sync::None).run(seed).state_count).sum();
     println!("{state_count} states");
 }
 
@@ -282,8 +333,47 @@ fn what_was_flushed_is_there_after_every_cut_when_nothing_waits() {
 fn what_was_acknowledged_is_there_after_every_cut_while_segments_are_freed() {
     for sync in [Sync::Always, Sync::None] {
         let full = Workload { key_count: 60, rounds: 150, changes_max: 60, cut_every: 3, ..small(sync) };
-        let state_count: usize = (200..215).map(|seed| full.run(seed)).sum();
+        let state_count: usize = (200..215).map(|seed| full.run(seed).state_count).sum();
         println!("{state_count} states, {sync:?}");
+    }
+}
+
+/// Values are fetched, and segments cleaned, while their keys change, leave memory and are rewritten: reads end late, in
+/// any order, also once their segment was freed or written again. Many values are of two segments.
+#[test]
+fn what_was_acknowledged_is_there_after_every_cut_while_reads_end_late() {
+    let (mut overtaken_count, mut fetches_max) = (0, 0);
+    for sync in [Sync::Always, Sync::Batch, Sync::None] {
+        let late = Workload {
+            lengths: &[100, 600, 800, 1000],
+            key_count: 40,
+            rounds: 300,
+            changes_max: 12,
+            cut_every: 60,
+            is_late: true,
+            ..small(sync)
+        };
+        for seed in 612..624 {
+            let Some(late) = late.run(seed).late else { continue };
+            overtaken_count += late.overtaken_count;
+            fetches_max = fetches_max.max(late.fetches_max);
+        }
+    }
+    println!("{overtaken_count} reads were overtaken, {fetches_max} values were fetched at once");
+    assert!(overtaken_count > 20 && fetches_max > 5);
+}
+
+/// Keys with one hash each: none stands for another.
+#[test]
+fn what_was_acknowledged_is_there_after_every_cut_when_keys_have_one_hash() {
+    for sync in [Sync::Always, Sync::Batch, Sync::None] {
+        let colliding =
+            Workload { collides: true, lengths: &[3, 200, 700, 1000], key_count: 40, ..small(sync) };
+        let full = Workload { rounds: 150, changes_max: 60, cut_every: 3, ..colliding };
+        let late = Workload { rounds: 200, changes_max: 12, cut_every: 10, is_late: true, ..colliding };
+        let runs = [colliding, full, late]
+            .map(|workload| (700..704).map(|seed| workload.run(seed).state_count).sum::<usize>());
+        println!("{runs:?} states, {sync:?}");
     }
 }
 
@@ -302,7 +392,7 @@ fn what_was_acknowledged_is_there_after_every_cut_while_records_are_streamed() {
             cut_every: 8,
             ..small
         };
-        let state_count: usize = (300..301).map(|seed| streamed.run(seed)).sum();
+        let state_count: usize = (300..301).map(|seed| streamed.run(seed).state_count).sum();
         println!("{state_count} states, {sync:?}");
     }
 }
@@ -312,7 +402,7 @@ fn what_was_acknowledged_is_there_after_every_cut_while_records_are_streamed() {
 fn what_was_acknowledged_is_there_after_every_cut_while_values_take_two_segments() {
     for sync in [Sync::Always, Sync::Batch, Sync::None] {
         let long = Workload { lengths: &[600, 800, 1000], key_count: 20, rounds: 80, ..small(sync) };
-        let state_count: usize = (500..510).map(|seed| long.run(seed)).sum();
+        let state_count: usize = (500..510).map(|seed| long.run(seed).state_count).sum();
         println!("{state_count} states, {sync:?}");
     }
 }
@@ -331,7 +421,7 @@ fn what_was_acknowledged_is_there_after_every_cut_while_values_leave_memory() {
             cut_every: 20,
             ..small
         };
-        let state_count: usize = (400..402).map(|seed| short.run(seed)).sum();
+        let state_count: usize = (400..402).map(|seed| short.run(seed).state_count).sum();
         println!("{state_count} states, {sync:?}");
     }
 }
@@ -357,7 +447,7 @@ impl Workload {
     /// Runs a history and cuts the power in every state of each write.
     fn tear(&self, seed: u64) -> usize {
         let mut random = SplitMix64::new(seed * 2 + 1);
-        let mut bench = Bench::open_with(self.settings, Disk::new(&self.settings), self.memory_bytes);
+        let mut bench = self.open(Disk::new(&self.settings));
         bench.recover();
         let mut history = History::default();
         let mut state_count = 0;
