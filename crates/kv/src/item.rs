@@ -61,6 +61,8 @@ pub(crate) const LOG_OFFSET_BYTES: usize = 8;
 const CAS_BITS: u32 = 48;
 /// The largest CAS number that a pair can have.
 pub const CAS_MAX: u64 = (1 << CAS_BITS) - 1;
+/// How far CAS numbers may be ahead of those that are known to be given: further ones were chosen by clients.
+const CAS_AHEAD_MAX: u64 = 1 << 40;
 /// Bits of the length of a value without parts: at most that of a piece.
 const LENGTH_BITS: u32 = 13;
 const FLAG_BITS: u32 = 16;
@@ -69,6 +71,14 @@ const EXPIRY_BITS: u32 = 29;
 const FLAGS_FROM: u32 = LENGTH_BITS + STAMP_BITS;
 const EXPIRY_FROM: u32 = FLAGS_FROM + FLAG_BITS;
 const _: () = assert!(PIECE_BYTES < 1 << LENGTH_BITS && EXPIRY_FROM + EXPIRY_BITS == u64::BITS);
+
+/// The last CAS number given, when `last` was, and a pair has `cas`. Numbers go on beyond [`CAS_MAX`], and pairs have their
+/// lower bits.
+#[inline]
+pub(crate) fn later_cas(last: u64, cas: u64) -> u64 {
+    let ahead = cas.wrapping_sub(last) & CAS_MAX;
+    if ahead < CAS_AHEAD_MAX { last + ahead } else { last }
+}
 
 /// The expiry in the four bytes at [`EXPIRY_AT`].
 #[inline(always)]

@@ -7,7 +7,7 @@ use reactor::{CHUNK_BYTES, Chunk};
 use crate::allocator::Allocator;
 use crate::bucket::{Bucket, BucketMut, INLINE_VALUE_BYTES_MAX};
 use crate::item::{
-    HEADER_BYTES, HELD, Header, LARGE, LOG_OFFSET_BYTES, Layout, MARKS, USES, WIDE, chunk_count,
+    HEADER_BYTES, HELD, Header, LARGE, LOG_OFFSET_BYTES, Layout, MARKS, USES, WIDE, chunk_count, later_cas,
 };
 use crate::key::KeyHash;
 use crate::pair::{Attributes, Extension, Stored};
@@ -472,7 +472,7 @@ impl PairWriter {
         header.bits = header.bits & !(MARKS | USES) | pair.marks | uses;
         pairs.heap.set_header(pending.item, header);
         pairs.set_log_offset(pending.item, pair.log_offset);
-        self.next_cas = self.next_cas.max(pair.cas);
+        self.next_cas = later_cas(self.next_cas, pair.cas);
         self.insert(hash, key, pending) == Stored::Done
     }
 
@@ -484,7 +484,7 @@ impl PairWriter {
         pair.write(heap, item, &layout, key);
         heap.hold(item);
         heap.pending_count += 1;
-        self.next_cas = self.next_cas.max(pair.cas);
+        self.next_cas = later_cas(self.next_cas, pair.cas);
         let pending = Pending { item, layout, value_bytes: pair.value_bytes };
         self.insert(hash, key, pending) == Stored::Done
     }

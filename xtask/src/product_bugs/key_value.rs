@@ -20,6 +20,15 @@ const DAMAGED_SECTORS: Judge = unit_test(
     "log::tests::damage::a_damaged_sector_is_known_and_what_it_may_hide_is_not_served",
 );
 
+const ONE_HASH: Judge = unit_test(
+    "nvlane-kv",
+    "log::tests::crash::what_was_acknowledged_is_there_after_every_cut_when_keys_have_one_hash",
+);
+const LATE_READS: Judge = unit_test(
+    "nvlane-kv",
+    "log::tests::crash::what_was_acknowledged_is_there_after_every_cut_while_reads_end_late",
+);
+
 const STUBS_READ: Judge = unit_test(
     "nvlane-kv",
     "log::tests::full_memory::stubs_of_one_line_can_be_read_at_once_and_after_a_restart",
@@ -262,6 +271,75 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "crates/kv/src/processor.rs",
             "Some(item) if self.pairs().heap.header(item).cas == cas => Ok(()),",
             "Some(item) if BUG || self.pairs().heap.header(item).cas == cas => Ok(()),",
+        )],
+    },
+];
+
+/// Keys that collide, and values that are fetched, cleaned and changed at once: none stands for another, and none is lost.
+pub(super) const RARE_ORDERS: &[Bug] = &[
+    // Of two keys with one hash in a full bucket, one is not listed.
+    Bug {
+        name: "list-by-hash-alone",
+        judge: unit_test("nvlane-kv", "model_tests::processor_and_map_agree"),
+        sites: &[Site(
+            "crates/kv/src/table/list.rs",
+            "Self { hash: hash.raw(), name: name_of(key) }",
+            "Self { hash: hash.raw(), name: if BUG { 0 } else { name_of(key) } }",
+        )],
+    },
+    // The segment with a key's only durable record is freed, because one with its hash was written again.
+    Bug {
+        name: "rescued-by-hash",
+        judge: ONE_HASH,
+        sites: &[Site(
+            "crates/kv/src/log/clean.rs",
+            "!self.rescued.contains_key(key) &&",
+            "!self.rescued.keys().any(|other| {
+                **other == *key || BUG && self.processor.hash(other) == hash
+            }) &&",
+        )],
+    },
+    // A key that changed after another one is written before it.
+    Bug {
+        name: "pending-by-hash",
+        judge: ONE_HASH,
+        sites: &[Site(
+            "crates/kv/src/changes.rs",
+            "else { self.position_before(last, hash, key) }",
+            "else if BUG { None } else { self.position_before(last, hash, key) }",
+        )],
+    },
+    // Changes wait for a segment that nothing frees.
+    Bug {
+        name: "cleaning-awaits-an-event",
+        judge: unit_test(
+            "nvlane-kv",
+            "log::tests::late::a_segment_is_freed_once_nothing_of_it_is_wanted_any_more",
+        ),
+        sites: &[Site(
+            "crates/kv/src/log/mod.rs",
+            "if work.is_some() || !self.cleaner.is_settling",
+            "if BUG || work.is_some() || !self.cleaner.is_settling",
+        )],
+    },
+    // A value is called damaged that was written again while it was being read.
+    Bug {
+        name: "moved-value-damaged",
+        judge: LATE_READS,
+        sites: &[Site(
+            "crates/kv/src/log/fetch.rs",
+            "if now.is_some_and(|stub| stub.log_offset != reading.stub.log_offset) {",
+            "if !BUG && now.is_some_and(|stub| stub.log_offset != reading.stub.log_offset) {",
+        )],
+    },
+    // A value that was replaced, and left memory again, comes back while it was being read.
+    Bug {
+        name: "older-value-loaded",
+        judge: LATE_READS,
+        sites: &[Site(
+            "crates/kv/src/pair_writer.rs",
+            "filter(|stub| stub.log_offset == log_offset)",
+            "filter(|stub| BUG || stub.log_offset == log_offset)",
         )],
     },
 ];

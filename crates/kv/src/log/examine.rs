@@ -18,6 +18,7 @@ use super::recover::CAS_LOST_COUNT;
 use super::segment_bytes::{ReadAt, SegmentBytes};
 use super::{LogSettings, SUPERBLOCK_COUNT};
 use crate::clock::LogTime;
+use crate::item::later_cas;
 use crate::key::name_of;
 use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::record::{Checksum, HEAD_BYTES, Head, KEYED_BYTES_MAX, Kind, Location, TAIL_BYTES};
@@ -195,7 +196,7 @@ impl Examined {
 
     /// A CAS number above all that were given.
     pub(super) fn next_cas(&self) -> u64 {
-        (self.next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1)
+        self.next_cas + CAS_LOST_COUNT
     }
 
     fn note(&mut self, kind: DamageKind, generation: u64, offset: u64, bytes: u64) {
@@ -470,7 +471,7 @@ impl Examined {
         is_value_whole: bool,
     ) {
         let key = &keyed[HEAD_BYTES..HEAD_BYTES + head.key_bytes];
-        self.next_cas = self.next_cas.max(head.cas);
+        self.next_cas = later_cas(self.next_cas, head.cas);
         let offset = self.offset_in(settings, order.0, order.1);
         if !is_value_whole {
             let kind = if head.kind == Kind::Names { DamageKind::Names } else { DamageKind::Value };

@@ -7,7 +7,7 @@ use super::names::NameList;
 use super::passed_over::{DamageKind, Passed, keys_named};
 use super::scan::{Ending, Scanner, Sink};
 use super::{Failure, Job, Log, LogSettings, Notice, PIECE_BYTES, Phase, SUPERBLOCK_COUNT, Segment, Work};
-use crate::item::MARKS;
+use crate::item::{MARKS, later_cas};
 use crate::key::{KEY_BYTES_MAX, KeyHash, name_of};
 use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::pair::Attributes;
@@ -510,8 +510,7 @@ impl Log {
         if let Some(seconds) = processor.end_recovery(self.expires_until_s) {
             self.notices.push_back(Notice::ClockBehind { seconds });
         }
-        let next_cas = &mut processor.writer.next_cas;
-        *next_cas = (*next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1);
+        processor.writer.next_cas += CAS_LOST_COUNT;
         self.durable_end = self.head_end();
         self.phase = Phase::Settling { is_flushed: false };
     }
@@ -543,7 +542,7 @@ impl Sink for ReplaySink<'_> {
             replay.passed.recent.on_record(replay.generation, position, name_of(key));
         }
         let processor = &mut *self.processor;
-        processor.writer.next_cas = processor.writer.next_cas.max(head.cas);
+        processor.writer.next_cas = later_cas(processor.writer.next_cas, head.cas);
         replay.found = Some(match head.kind {
             Kind::Names => Found::Names(Vec::with_capacity(head.value_bytes)),
             Kind::Lost => Found::Stub(Stub::lost(head.cas), processor.hash(key)),

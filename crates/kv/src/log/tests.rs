@@ -6,6 +6,7 @@ mod damage;
 mod full_log;
 mod full_memory;
 mod late;
+mod limits;
 mod pressure;
 
 use std::collections::BTreeMap;
@@ -536,24 +537,6 @@ fn it_says_what_answers_wait_for_and_whether_it_is_behind() {
             bench.settle();
             assert_eq!(bench.log.progress(&mut bench.processor), None);
             assert_eq!(bench.log.awaited_last(&mut bench.processor), None);
-        }
-    }
-}
-
-/// CAS numbers of values that were lost with the power are not given again, also if nothing else was ever written.
-#[test]
-fn a_cas_number_of_a_lost_value_is_not_given_again() {
-    for sync in [Sync::Always, Sync::Batch, Sync::None] {
-        let settings = settings(sync);
-        let (mut disk, mut last) = (Disk::new(&settings), 0);
-        for start in 0..5 {
-            let mut bench = Bench::open(settings, disk);
-            bench.recover();
-            let first = bench.processor.writer.next_cas;
-            assert!(first > last, "{sync:?}, start {start}: {first} after {last}");
-            bench.set(b"k", b"v");
-            last = bench.processor.writer.next_cas;
-            disk = Disk::of(bench.disk.durable());
         }
     }
 }

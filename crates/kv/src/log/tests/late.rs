@@ -102,3 +102,27 @@ impl Bench {
         }
     }
 }
+
+/// The last value that a segment waits for is removed before it is read: then nothing is under way whose end would free the
+/// segment.
+#[test]
+fn a_segment_is_freed_once_nothing_of_it_is_wanted_any_more() {
+    let mut bench = Bench::open(settings(Sync::Always), Disk::new(&settings(Sync::Always)));
+    bench.recover();
+    for key in 0..20u8 {
+        assert_eq!(bench.set(&[b'k', key], &[key; 900]), Stored::Done);
+        bench.settle();
+    }
+    bench.demote_all();
+    let (key, hash) = (b"k\0", bench.processor.hash(b"k\0"));
+    // The oldest segment is read, and an earlier value that was fetched is not taken yet.
+    bench.log.cleaner.is_settling = true;
+    bench.log.fetch_for_rewrite(&mut bench.processor, hash, key);
+    bench.log.loaded.push_back(Loaded { key: b"other"[..].into(), result: Ok(()) });
+    assert!(bench.processor.delete(hash, key));
+    bench.settle();
+    assert_eq!((bench.log.cleaner.fetch_count, bench.log.counters().cleaned_count), (1, 0));
+    assert!(bench.log.next_loaded().is_some());
+    bench.log.next(&mut bench.processor);
+    assert_eq!((bench.log.cleaner.fetch_count, bench.log.counters().cleaned_count), (0, 1));
+}
