@@ -298,10 +298,12 @@ impl Link {
         let Got::TermReq { fes, fei, copy } = &got else {
             return differs(format!("{got}, not {}", wanted(rights)));
         };
+        let more = format!("{got} with more than was sent");
+        let other = format!("{got} with other bytes than were sent");
         let is_right = |right: &Term| right.fes == *fes && right.fei.is_none_or(|wanted| wanted == *fei);
         holds(rights.iter().any(is_right), format!("{got}, not {}", wanted(rights)))?;
-        holds(copy.len() <= offending.len(), "its TermReq has more than was sent")?;
-        holds(offending.starts_with(copy), "its TermReq has other bytes than were sent")?;
+        holds(copy.len() <= offending.len(), more)?;
+        holds(offending.starts_with(copy), other)?;
         self.finish();
         let patience = std::mem::replace(&mut self.patience, time_to_close());
         let after = self.receive();
@@ -312,8 +314,8 @@ impl Link {
                 Ok(())
             }
             after => {
-                let after = after.about("after its TermReq")?;
-                holds(after == Got::Closed, format!("{after} after its TermReq"))
+                let after = after.about(format!("after {got}"))?;
+                holds(after == Got::Closed, format!("{after} after {got}"))
             }
         }
     }

@@ -175,7 +175,7 @@ impl<'a> Session<'a> {
                         |right: &Term| right.fes.raw() == fes && right.fei.is_none_or(|wanted| wanted == fei);
                     holds(
                         rights.iter().any(is_right),
-                        format!("the host's TermReq is {fes:#04x} with {fei:#x}, not {rights:?}"),
+                        format!("a TermReq ({fes:#04x}, {fei:#x}), not {rights:?}"),
                     )?;
                     return Ok(Then::End);
                 }
@@ -193,8 +193,8 @@ impl<'a> Session<'a> {
     pub fn expect_closed(&mut self) -> Check<Then> {
         for _ in 0..1000 {
             match self.receive()? {
-                Event::TermReq { fes, .. } => {
-                    return differs(format!("a TermReq {fes:#04x} in answer to one"));
+                Event::TermReq { fes, fei } => {
+                    return differs(format!("a TermReq ({fes:#04x}, {fei:#x}) in answer to one"));
                 }
                 Event::Closed => return Ok(Then::End),
                 _ => {}

@@ -163,12 +163,15 @@ fn is_term_req(bytes: &[u8]) -> bool {
 pub(crate) fn refusal(bytes: &[u8], sent: &[u8]) -> Check<Refusal> {
     let Some(first) = bytes.first() else { return Ok(Refusal::Closed) };
     if *first == (PduType::C2hTermReq as u8) {
-        holds(is_term_req(bytes), "a TermReq of another length than is sent")?;
-        holds(bytes.len() >= TERM_REQ_BYTES, "a short TermReq")?;
-        let fes = u16::from_le_bytes([bytes[8], bytes[9]]);
-        holds([1, 2].contains(&fes), format!("a TermReq {fes:#04x}"))?;
-        let copy = &bytes[TERM_REQ_BYTES..];
-        holds(sent.starts_with(copy), "its TermReq has other bytes than were sent")?;
+        let Some((header, copy)) = bytes.split_first_chunk::<TERM_REQ_BYTES>() else {
+            return differs("a TermReq without all of its header");
+        };
+        let fes = u16::from_le_bytes([header[8], header[9]]);
+        let fei = u32::from_le_bytes([header[10], header[11], header[12], header[13]]);
+        let what = format!("a TermReq ({fes:#04x}, {fei:#x})");
+        holds(is_term_req(bytes), format!("{what} of another length than is sent"))?;
+        holds([1, 2].contains(&fes), &what)?;
+        holds(sent.starts_with(copy), format!("{what} with other bytes than were sent"))?;
         return Ok(Refusal::TermReq);
     }
     if bytes.len() == 7 && *first == ALERT && bytes[3..5] == [0, 2] {

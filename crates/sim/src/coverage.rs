@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use host::Failure;
 use wire::id::Nsid;
 use wire::opcode::{AdminOpcode, FabricsType, NvmOpcode};
-use wire::pdu::{CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, DATA_BYTES, PduType};
+use wire::pdu::{CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, DATA_BYTES, FatalErrorStatus, PduType};
 use wire::sqe::{Fuse, SqeFlags};
 use wire::status::Status;
 
@@ -332,8 +332,8 @@ pub(crate) struct Watch {
     /// A message of authentication was refused.
     pub(crate) is_unproved: bool,
     commands: BTreeMap<u16, Seen>,
-    /// One end has said that the other has broken the protocol.
-    pub(crate) has_term_req: bool,
+    /// One end has said that the other has broken the protocol: FES and FEI.
+    pub(crate) term_req: Option<(FatalErrorStatus, u32)>,
     /// Its host has sent more commands, or more Aborts, than it may.
     pub(crate) has_exceeded: bool,
     /// Of the second namespace.
@@ -453,7 +453,10 @@ impl Watch {
         if header[1] & 2 != 0 {
             form(coverage, "data digest");
         }
-        self.has_term_req |= kind == PduType::H2cTermReq as u8 || kind == PduType::C2hTermReq as u8;
+        if kind == PduType::H2cTermReq as u8 || kind == PduType::C2hTermReq as u8 {
+            let reason = header.get(8..14).map_or((0, 0), |reason| (word(reason, 0), dword(reason, 2)));
+            self.term_req = Some((FatalErrorStatus::from_raw(reason.0), reason.1));
+        }
         if kind == PduType::IcReq as u8 && header.len() >= 16 {
             limits.r2t_count = dword(header, 12).saturating_add(1);
         } else if kind == PduType::IcResp as u8 && header.len() >= 16 {
@@ -652,6 +655,8 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use wire::zerocopy::IntoBytes;
+
     use super::*;
 
     #[test]
@@ -669,5 +674,17 @@ mod tests {
         let mut coverage = Coverage::default();
         coverage.reach(Point::Form("x"));
         assert_eq!(coverage.missing("form: x\npdu: R2t\n"), ["pdu: R2t"]);
+    }
+
+    #[test]
+    fn a_term_req_is_known_by_its_reason_however_the_stream_is_cut() {
+        let fes = FatalErrorStatus::INVALID_HEADER_FIELD;
+        let mut pdu = wire::pdu::TermReq::from_controller(fes, 0x0403_0208, 8).as_bytes().to_vec();
+        pdu.extend([0; 8]);
+        for step in 1..=pdu.len() {
+            let (mut watch, mut coverage) = (Watch::default(), Coverage::default());
+            pdu.chunks(step).for_each(|bytes| watch.on_sent(true, bytes, &mut coverage, |_| {}));
+            assert_eq!(watch.term_req, Some((fes, 0x0403_0208)), "{step}");
+        }
     }
 }

@@ -198,7 +198,7 @@ fn offset(peer: &Target) -> Check {
         io.link.send(&bytes)?;
         match io.link.receive().about(format!("offset {address:#x}"))? {
             Got::Completion(cqe) => holds(cqe.status().is(Status::SGL_OFFSET_INVALID), cqe.status())?,
-            Got::TermReq { fes, .. } => holds(fes.raw() == 6, format!("a TermReq ({fes})"))?,
+            Got::TermReq { fes, fei, .. } => holds(fes.raw() == 6, format!("a TermReq ({fes}, {fei:#x})"))?,
             got => return differs(got),
         }
     }
@@ -310,12 +310,11 @@ fn expect_too_many(io: &mut Queue, offending: &[&[u8]]) -> Check {
     loop {
         match io.link.receive()? {
             Got::R2t(_) => {}
-            Got::TermReq { fes, copy, .. } => {
-                holds(fes.raw() == 2, format!("a TermReq ({fes})"))?;
-                return holds(
-                    offending.iter().any(|bytes| bytes.starts_with(&copy)),
-                    "it complains of another",
-                );
+            Got::TermReq { fes, fei, copy } => {
+                let what = format!("a TermReq ({fes}, {fei:#x})");
+                holds(fes.raw() == 2, &what)?;
+                let is_of_these = offending.iter().any(|bytes| bytes.starts_with(&copy));
+                return holds(is_of_these, format!("{what} for another PDU"));
             }
             got => return differs(format!("{got}, not a TermReq")),
         }

@@ -312,7 +312,7 @@ fn error_within(peer: &Target) -> Check {
         link.send(&Draft::command(Form::PLAIN, read, &[]).seal())?;
     }
     match link.receive()? {
-        Got::TermReq { fes, .. } => holds(fes.raw() == 4, format!("a TermReq ({fes})"))?,
+        Got::TermReq { fes, fei, .. } => holds(fes.raw() == 4, format!("a TermReq ({fes}, {fei:#x})"))?,
         got => return differs(got),
     }
     link.finish();

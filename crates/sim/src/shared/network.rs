@@ -517,8 +517,10 @@ impl Shared {
             self.network.entered.push(id);
         }
         let silent_from_ns = connection.silent_from_ns;
-        if connection.watch.has_term_req && connection.damaged_ns.is_none() {
-            self.find(format!("connection {id}: {side:?} ends it by a TermReq, and no bit on it was wrong"));
+        if let (Some((fes, fei)), None) = (connection.watch.term_req, connection.damaged_ns) {
+            self.find(format!(
+                "connection {id}: {side:?} ends it by a TermReq (FES {fes}, FEI {fei:#x}), and no bit on it was wrong"
+            ));
         } else if connection.watch.has_exceeded {
             self.find(format!("connection {id}: more commands or Aborts are out than a queue may have"));
         } else if let Some(finding) = connection.clear_queue(self.scenario.tls) {

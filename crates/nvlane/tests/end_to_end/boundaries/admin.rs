@@ -185,8 +185,7 @@ fn set(fid: Fid, value: u32, nsid: u32) -> Sqe {
 }
 
 fn get(fid: Fid, select: u8, value: u32, nsid: u32) -> Sqe {
-    let command =
-        GetFeatures { fid, select: FeatureSelect::from_raw(select), value, ..GetFeatures::default() };
+    let command = GetFeatures { fid, select: FeatureSelect::from_raw(select), value };
     command.to_sqe(Nsid::new(nsid))
 }
 

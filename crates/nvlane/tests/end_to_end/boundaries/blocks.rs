@@ -45,7 +45,7 @@ fn every_command_ends_with_the_last_block() {
                     let right = success_or(fits, BEYOND);
                     let what = |verb: &str| format!("{verb} {blocks} blocks at {lba} of {COUNT} ({storage})");
                     let mut row = |verb: &str, sqe, data, right| {
-                        drop(table.row(&mut io, &what(verb), (sqe, data), right))
+                        drop(table.row(&mut io, &what(verb), (sqe, data), right));
                     };
                     row("Write", Sqe::write(ONE, lba, blocks), Move::InCapsule(&data), right);
                     row("Write in R2T", Sqe::write(ONE, lba, blocks), Move::Asked(&data), right);

@@ -30,7 +30,7 @@ pub(super) fn r2t_for_read() -> Check<Vec<Case>> {
             match session.receive()? {
                 Event::Data { .. } => differs("the host sends its memory for a read"),
                 Event::TermReq { fes: 2, .. } => Ok(Then::End),
-                Event::TermReq { fes, .. } => differs(format!("a TermReq {fes:#04x}")),
+                Event::TermReq { fes, fei } => differs(format!("a TermReq ({fes:#04x}, {fei:#x})")),
                 Event::Closed => differs("the host closes without a TermReq"),
                 _ => session.expect_term_req(RIGHT),
             }
