@@ -8,6 +8,7 @@ mod bug;
 mod durable_places;
 mod events;
 mod key_value;
+mod limits;
 mod memcached_trust;
 mod security;
 mod storage;
@@ -75,6 +76,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Durability", durable_places::DURABLE_PLACES),
     ("Keys and values", key_value::KEYS_AND_VALUES),
     ("Rare orders of keys and values", key_value::RARE_ORDERS),
+    ("Numbers that end", limits::NUMBERS_THAT_END),
     ("Damaged key-value files", key_value::DAMAGED_FILES),
     ("Failed flushes", storage::FAILED_FLUSHES),
     ("Storage that changes underneath", storage::CHANGING_STORAGE),

@@ -27,6 +27,7 @@ use crate::error::Error;
 use crate::failure::Failure;
 use crate::flush_epoch::FlushEpoch;
 use crate::handed_over::Rest;
+use crate::key_value::FIRST_BATCH_TAG;
 use crate::lane::Lane;
 use crate::namespace::{BlockRange, InvalidCommand, Namespace};
 use crate::options::Options;
@@ -451,7 +452,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
             association: association.clone(),
             drivers,
             next_id: AtomicU64::new(0),
-            next_tag: AtomicU32::new(0),
+            next_tag: AtomicU32::new(FIRST_BATCH_TAG),
             flush_epoch,
         }))
     }

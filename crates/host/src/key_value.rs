@@ -33,6 +33,7 @@ use wire::kv::{Key, RetrieveOptions, StoreOptions};
 use wire::sqe::Sqe;
 
 pub use batch::Batch;
+pub(crate) use batch::FIRST_BATCH_TAG;
 
 use crate::namespace::InvalidCommand;
 use crate::reconnect::Class;

@@ -111,6 +111,9 @@ pub struct LaneCore<B> {
     authentication_count: u64,
 }
 
+/// The number before that of a lane's first command. Numbers wrap soon, and not only after an hour of much load.
+const FIRST_SEQUENCE: u32 = u32::MAX - 20;
+
 impl<B: DataBuffer> LaneCore<B> {
     /// A lane that is not attached to an association yet.
     #[must_use]
@@ -124,7 +127,7 @@ impl<B: DataBuffer> LaneCore<B> {
             reauthentication: Reauthentication::new(settings.reauthenticate),
             flush: FlushGate::default(),
             outstanding: 0,
-            sequence: 0,
+            sequence: FIRST_SEQUENCE,
             backlog: Backlog::new(RetryLimits {
                 retry_limit: settings.retry_limit,
                 path_timeout_ns: settings.path_timeout_ns,
@@ -724,7 +727,7 @@ impl<B: DataBuffer> LaneCore<B> {
             self.authenticate_again(now_ns)?;
         }
         if self.backlog.held_until_ns() <= now_ns {
-            self.done.extend(self.backlog.expire(now_ns));
+            self.done.extend(self.backlog.expire(now_ns, self.sequence));
             self.release(Release::Due { now_ns });
         }
         if self.waits_for_connection() {

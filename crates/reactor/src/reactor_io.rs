@@ -88,6 +88,10 @@ pub(crate) struct ReactorIo<M> {
     pub(crate) busy_polling: BusyPolling,
 }
 
+/// The generation before that of the first socket in a place. Ids have 24 bits of it, which wrap soon, and not only after
+/// 2^24 sockets.
+const FIRST_GENERATION: u32 = 0x00ff_ffff - 2;
+
 /// The place of a socket or listener. Its generation grows with each new one in it.
 struct Slot {
     generation: u32,
@@ -183,7 +187,7 @@ impl<M: Send + 'static> ReactorIo<M> {
 
     fn insert(&mut self, use_: Use) -> SocketId {
         let index = self.free_slots.pop().unwrap_or_else(|| {
-            self.sockets.push(Slot { generation: 0, use_: Use::Free });
+            self.sockets.push(Slot { generation: FIRST_GENERATION, use_: Use::Free });
             u32::try_from(self.sockets.len() - 1).expect("fewer sockets than descriptors")
         });
         let slot = &mut self.sockets[index as usize];

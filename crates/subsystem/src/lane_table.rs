@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use store::Ticket;
 
 use crate::lane::{Activity, HeldInput, Lane};
-use crate::lane_id::LaneId;
+use crate::lane_id::{FIRST_GENERATION, GENERATION_MASK, LaneId};
 use crate::message::Failure;
 use crate::unconnected::Unconnected;
 
@@ -143,11 +143,11 @@ impl LaneTable {
     /// Adds a lane. Returns its place.
     pub(crate) fn insert(&mut self, new: impl FnOnce(LaneId) -> Lane) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, lane: None });
+            self.places.push(Place { generation: FIRST_GENERATION, lane: None });
             u32::try_from(self.places.len() - 1).expect("fewer lanes than descriptors")
         });
         let place = &mut self.places[index as usize];
-        place.generation = (place.generation + 1) & 0x3fff_ffff;
+        place.generation = (place.generation + 1) & GENERATION_MASK;
         let id = LaneId { reactor: self.reactor, index, generation: place.generation };
         place.lane = Some(Box::new(new(id)));
         index

@@ -20,7 +20,7 @@ use crate::exclusion::overlap;
 use crate::key_value::arriving::Arriving;
 use crate::key_value::digested::Digested;
 use crate::key_value::scattered::Scattered;
-use crate::lane_id::CommandId;
+use crate::lane_id::{CommandId, FIRST_GENERATION, GENERATION_MASK};
 
 /// A command under way.
 #[derive(Debug)]
@@ -295,12 +295,11 @@ impl RunningTable {
 
     pub(crate) fn insert(&mut self, running: Running) -> Ticket {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, running: None });
+            self.entries.push(Entry { generation: FIRST_GENERATION, running: None });
             u32::try_from(self.entries.len() - 1).expect("bounded by the queues' sizes")
         });
         let entry = &mut self.entries[index as usize];
-        // 30 bits: the top bit of a timer's token says whose it is, the next one whether a ticket is a backend's own.
-        entry.generation = (entry.generation + 1) & 0x3fff_ffff;
+        entry.generation = (entry.generation + 1) & GENERATION_MASK;
         entry.running = Some(running);
         Ticket(u64::from(entry.generation) << 32 | u64::from(index))
     }

@@ -10,7 +10,7 @@ use crate::association::Association;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key_value::outcome::{FIRST_BYTES, LIST_BYTES, is_unmet_condition, listed_keys, present};
-use crate::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
+use crate::key_value::{AtomicOutcome, Batch, FIRST_BATCH_TAG, KeyValueNamespace};
 use crate::lane::Lane;
 use crate::options::Options;
 use crate::submit::{Command, Completion, RefusedReason};
@@ -71,7 +71,7 @@ impl BlockingKeyValue {
             completions: Vec::new(),
             buffer: Vec::new(),
             value_bytes: FIRST_BYTES,
-            next_tag: 0,
+            next_tag: FIRST_BATCH_TAG,
         })
     }
 

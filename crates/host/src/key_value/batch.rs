@@ -13,6 +13,9 @@ use crate::reconnect::Class;
 use crate::submit::{Command, Moves};
 use wire::id::Nsid;
 
+/// The number of the first pair of commands of a batch. Numbers wrap soon, and not only after 2^32 batches.
+pub(crate) const FIRST_BATCH_TAG: u32 = u32::MAX - 1;
+
 /// Key-value operations that are sent in one capsule. Each has its own outcome: the failure of one does not stop the
 /// next. Operations on one key are executed in order, and no other command is executed between operations whose keys
 /// are on one partition of the target.

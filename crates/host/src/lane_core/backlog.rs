@@ -239,8 +239,8 @@ impl<B> Backlog<B> {
     }
 
     /// Ends held commands whose time is over; a [`release`](Self::release) of what is due follows.
-    pub(super) fn expire(&mut self, now_ns: u64) -> Vec<Completion<B>> {
-        self.held.expire(now_ns, self.limits.path_timeout_ns)
+    pub(super) fn expire(&mut self, now_ns: u64, newest: u32) -> Vec<Completion<B>> {
+        self.held.expire(now_ns, self.limits.path_timeout_ns, newest)
     }
 
     /// Ends all commands if they have waited too long for a connection. Called while there is none.

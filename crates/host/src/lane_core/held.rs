@@ -1,6 +1,8 @@
 //! Commands that a lane holds while their namespace cannot be reached. [`crate::retry`] defines which statuses hold a
 //! command.
 
+use std::cmp::Reverse;
+
 use wire::id::Nsid;
 use wire::log::ana::AnaState;
 use wire::status::Status;
@@ -151,7 +153,7 @@ impl<B> HeldCommands<B> {
             .into_iter()
             .partition(|held| is_meant(held) || partners.contains(&held.sequence()));
         self.commands = kept;
-        out.sort_unstable_by_key(|held| std::cmp::Reverse(newest.wrapping_sub(held.sequence())));
+        sort_by_submission(&mut out, newest);
         let sequences: Vec<u32> = match partners.is_empty() {
             true => Vec::new(),
             false => out.iter().map(Held::sequence).collect(),
@@ -182,7 +184,7 @@ impl<B> HeldCommands<B> {
 
     /// Ends commands that were held for longer than `timeout_ns`, and sets the limit of those that have none yet.
     /// A [`release`](Self::release) of those that are due follows.
-    pub(super) fn expire(&mut self, now_ns: u64, timeout_ns: u64) -> Vec<Completion<B>> {
+    pub(super) fn expire(&mut self, now_ns: u64, timeout_ns: u64, newest: u32) -> Vec<Completion<B>> {
         let now_ms = clock_ms(now_ns);
         let mut late = Vec::new();
         let mut index = 0;
@@ -199,7 +201,7 @@ impl<B> HeldCommands<B> {
                 index += 1;
             }
         }
-        late.sort_unstable_by_key(Held::sequence);
+        sort_by_submission(&mut late, newest);
         let ended = late.into_iter().map(|Held { status, command, .. }| {
             let waited_ms = now_ms.wrapping_sub(command.tag.held_ms);
             let failure = gave_up(status, command.tag, waited_ms);
@@ -228,10 +230,36 @@ impl<B> HeldCommands<B> {
     }
 }
 
+/// Sorts commands in the order of their submission, of which `newest` is the last. Their numbers wrap.
+fn sort_by_submission<B>(commands: &mut [Held<B>], newest: u32) {
+    commands.sort_unstable_by_key(|held| Reverse(newest.wrapping_sub(held.sequence())));
+}
+
 /// The failure of a command that is not submitted again after this status.
 pub(super) fn gave_up(status: Status, tag: Tag, waited_ms: u32) -> Failure {
     match (tag.retry_count, waited_ms) {
         (0, 0) => Failure::Status(status),
         (retry_count, waited_ms) => Failure::GaveUp { status, retry_count, waited_ms },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::host_queue::Transfer;
+    use wire::sqe::Sqe;
+
+    use super::*;
+    use crate::reconnect::Class;
+
+    #[test]
+    fn commands_end_in_the_order_of_their_submission_when_its_numbers_wrap() {
+        let mut held = HeldCommands::<Vec<u8>>::new();
+        for (user, sequence) in [(3, 1), (0, u32::MAX - 1), (2, 0), (1, u32::MAX)] {
+            let tag = Tag::new(user, sequence, Class::Other, 0);
+            let command = KeptCommand { sqe: Sqe::keep_alive(), transfer: Transfer::None, tag };
+            held.hold(command, Status::INTERNAL_ERROR, u64::MAX, Some(5));
+        }
+        let ended: Vec<u64> = held.expire(10, 0, 1).into_iter().map(|completion| completion.user).collect();
+        assert_eq!(ended, [0, 1, 2, 3]);
     }
 }

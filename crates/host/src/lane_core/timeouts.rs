@@ -13,9 +13,12 @@ use crate::error::LinkError;
 
 pub(super) const MS: u64 = 1_000_000;
 
-/// ms of a clock in ns; never 0. Wraps after 49 days: only differences count.
+/// What [`clock_ms`] is ahead of the clock: it wraps once the clock shows a second, and not only after 49 days.
+const AHEAD_MS: u64 = u32::MAX as u64 - 1000;
+
+/// ms of a clock in ns; never 0. Wraps every 49 days: only differences count.
 pub(super) fn clock_ms(now_ns: u64) -> u32 {
-    u32::try_from((now_ns / MS) & u64::from(u32::MAX)).expect("masked").max(1)
+    u32::try_from((now_ns / MS + AHEAD_MS) & u64::from(u32::MAX)).expect("masked").max(1)
 }
 
 /// Aborts a command.

@@ -195,7 +195,8 @@ impl MemcachedConnections {
             waiting: Vec::new(),
             ended: Vec::new(),
             free: Vec::new(),
-            generation: 0,
+            // It wraps soon, and not only after 2^32 connections.
+            generation: u32::MAX - 2,
             dirty: Vec::new(),
             with_input: Vec::new(),
             unestablished: Unconnected::new(settings.unconnected_count_max, settings.reactor_count),
