@@ -11,24 +11,22 @@ pub(super) const NUMBERS_THAT_END: &[Bug] = &[
     Bug {
         name: "chosen-cas-number-counts",
         judge: CAS_NUMBERS,
-        sites: &[Site(
-            "crates/kv/src/log/recover.rs",
-            "processor.writer.next_cas = later_cas(processor.writer.next_cas, head.cas);",
-            "processor.writer.next_cas = match BUG {
-            true => processor.writer.next_cas.max(head.cas) & ((1 << 48) - 1),
-            false => later_cas(processor.writer.next_cas, head.cas),
-        };",
-        )],
-    },
-    // Numbers go on beyond those of pairs, and a start begins again.
-    Bug {
-        name: "cas-numbers-begin-again",
-        judge: CAS_NUMBERS,
-        sites: &[Site(
-            "crates/kv/src/item.rs",
-            "if ahead < CAS_AHEAD_MAX { last + ahead } else { last }",
-            "if ahead < CAS_AHEAD_MAX { (last + ahead) & if BUG { CAS_MAX } else { u64::MAX } } else { last }",
-        )],
+        sites: &[
+            Site(
+                "crates/kv/src/item.rs",
+                "    let ahead = cas.wrapping_sub(last) & CAS_MAX;",
+                "    if BUG {
+        return last.max(cas);
+    }
+    let ahead = cas.wrapping_sub(last) & CAS_MAX;",
+            ),
+            Site(
+                "crates/kv/src/log/recover.rs",
+                "        processor.writer.next_cas += CAS_LOST_COUNT;",
+                "        processor.writer.next_cas += CAS_LOST_COUNT;
+        processor.writer.next_cas &= if BUG { (1 << 48) - 1 } else { u64::MAX };",
+            ),
+        ],
     },
     // Commands end out of order once the numbers of their lane wrap.
     Bug {
