@@ -75,7 +75,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Durability", storage::DURABILITY),
     ("Durability", durable_places::DURABLE_PLACES),
     ("Keys and values", key_value::KEYS_AND_VALUES),
-    ("Rare orders of keys and values", key_value::RARE_ORDERS),
+    ("Keys and values", key_value::RARE_ORDERS),
     ("Numbers that end", limits::NUMBERS_THAT_END),
     ("Damaged key-value files", key_value::DAMAGED_FILES),
     ("Failed flushes", storage::FAILED_FLUSHES),
