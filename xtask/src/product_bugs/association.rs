@@ -330,4 +330,28 @@ pub(super) const FORGOTTEN_PEERS: &[Bug] = &[
             "            share.lanes -= i64::from(!BUG);\n            share.io_lanes -= i64::from(left.is_io);",
         )],
     },
+    // Only where the kernel refuses to serve a connection that was accepted.
+    Bug {
+        name: "unserved-connection-counted",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/serving/lanes.rs",
+            "                self.post_unserved(io, peer, napi, is_placed);",
+            "                if !BUG {
+                    self.post_unserved(io, peer, napi, is_placed);
+                }",
+        )],
+    },
+    // Only where the kernel has no pages to spare, and copies.
+    Bug {
+        name: "copied-send-awaits-notice",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/lane.rs",
+            "                io.send_zero_copy(socket, segments)\n",
+            "                let (sent, has_notice) = io.send_zero_copy(socket, segments);
+                let is_awaited = has_notice || BUG && matches!(sent, Sent::Bytes(_));
+                (sent, is_awaited)\n",
+        )],
+    },
 ];
