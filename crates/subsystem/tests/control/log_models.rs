@@ -1,6 +1,6 @@
 //! Asynchronous events and every log page with state, compared with a model: hosts read pages in parts with and without
-//! RAE, enable and disable events, and send and abort event requests, while namespaces and subsystems change. wire §11,
-//! §13, §19, §20
+//! RAE, enable and disable events, and send and abort event requests, while namespaces and subsystems change.
+//! wire §11, §13, §19, §20
 
 #![allow(clippy::cast_possible_truncation)]
 

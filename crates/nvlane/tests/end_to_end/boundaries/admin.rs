@@ -1,4 +1,4 @@
-//! Admin commands. wire §7, §10 to §12
+//! Admin commands. wire §7, §10, §11, §12
 
 use peer::queue::{Move, Queue};
 use wire::feature::{FeatureSelect, Fid, GetFeatures, NumberOfQueues, SetFeatures};
