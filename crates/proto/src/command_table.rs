@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a command is completed once")]
+    #[should_panic(expected = "has been completed")]
     fn completing_twice_is_a_mistake() {
         let mut table = CommandTable::<(), ()>::new(2);
         table.insert(1);

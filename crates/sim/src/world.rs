@@ -160,8 +160,8 @@ pub(crate) struct World {
     first_stages: Stages,
     /// Of the second namespace.
     filters: Filters,
-    /// By host: when a flush last ended that was the first after a reopening, ns.
-    told_ns: Vec<u64>,
+    /// By host: when a flush last began and ended that was the first after a reopening, ns.
+    told_ns: Vec<(u64, u64)>,
     crowd: Crowd,
     /// By host: it was refused for a limit, and has no association since.
     limited: Vec<bool>,
@@ -273,7 +273,7 @@ impl World {
             second_stages: Stages::new("second namespace", "configured"),
             first_stages: Stages::new("first namespace", "open"),
             filters: Filters::new(scenario.second.as_deref()),
-            told_ns: vec![0; scenario.host_count],
+            told_ns: vec![(0, 0); scenario.host_count],
             crowd: Crowd::new(crowd_actor),
             limited: vec![false; scenario.host_count],
             reactors: Vec::new(),

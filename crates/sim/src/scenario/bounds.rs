@@ -54,7 +54,8 @@ impl Scenario {
     pub(crate) fn wait_ns_max(&self, bytes_min: u64) -> u64 {
         let network = &self.network;
         let bytes = self.lane_bytes_max().max(bytes_min);
-        let turns = bytes / network.piece_max.max(1) as u64;
+        // Of a full socket as much is sent as there is room again, about half of it.
+        let turns = bytes / network.piece_max.min(network.capacity / 2).max(1) as u64;
         self.transfer_ns_max(bytes) + turns * u64::from(network.late) / 1_000_000 * network.late_ns
     }
 

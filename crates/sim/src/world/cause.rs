@@ -329,10 +329,12 @@ impl World {
             }
             // Of one association the flushes that are out then may fail, and none after them.
             let host = command.host;
-            let is_first = self.closed_until_ns.is_some_and(|until_ns| until_ns >= self.told_ns[host])
-                || self.told_ns[host] >= begin_ns;
+            // The target may have answered that one before it was opened anew once more.
+            let (told_begin_ns, told_ns) = self.told_ns[host];
+            let is_first =
+                self.closed_until_ns.is_some_and(|until_ns| until_ns >= told_begin_ns) || told_ns >= begin_ns;
             if is_flush && self.closed_until_ns.is_some() && is_first {
-                self.told_ns[host] = self.shared.now_ns;
+                self.told_ns[host] = (begin_ns, self.shared.now_ns);
                 return Some("the first after a reopening");
             }
             return was_short.then_some("namespace was cut");

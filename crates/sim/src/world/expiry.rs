@@ -6,7 +6,7 @@ use super::World;
 use super::late::GRACE_NS;
 use crate::coverage::Waiting;
 use crate::host::Host;
-use crate::scenario::{MS, SECOND};
+use crate::scenario::{MS, SECOND, TIMER_STEP_NS};
 
 /// How long beyond the end of an association the disk hangs at most, ns.
 const HANG_NS_MAX: u64 = 4 * SECOND;
@@ -34,7 +34,9 @@ impl World {
             if is_known || heard_ns.saturating_add(self.keep_alive_ns()) > self.shared.now_ns {
                 continue;
             }
-            let silent_from_ns = self.shared.now_ns + self.shared.scenario.order_ns_max();
+            // This one may have been about to close for another reason: the target may notice one step later.
+            let ended_ns = heard_ns + self.keep_alive_ns() + TIMER_STEP_NS;
+            let silent_from_ns = ended_ns.max(self.shared.now_ns) + self.shared.scenario.order_ns_max();
             let waiting: Vec<Waiting> = queues.iter().flat_map(|id| connections[*id].waiting()).collect();
             waiting.iter().for_each(|waiting| self.shared.reach_event(waiting.name_at_expiry()));
             // A queue that owes authentication belongs to no association.
