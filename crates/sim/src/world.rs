@@ -455,7 +455,10 @@ impl World {
     /// The operator reopens the namespace after a while.
     fn reopen_later(&mut self) {
         self.closed_until_ns = Some(u64::MAX);
-        self.closed_since_ns.get_or_insert(self.shared.now_ns);
+        // An operation of an earlier opening fails and closes nothing.
+        if self.store.generation().is_closed() {
+            self.closed_since_ns.get_or_insert(self.shared.now_ns);
+        }
         if !std::mem::replace(&mut self.is_reopening, true) {
             let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
             self.shared.at(self.shared.now_ns + wait_ns, Event::Reopen);
