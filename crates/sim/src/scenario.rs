@@ -505,6 +505,11 @@ impl Scenario {
         }
     }
 
+    /// Whether this run is a long one.
+    fn is_long(&self) -> bool {
+        Random::new(self.seed, 14).one_in(LONG_ONE_IN)
+    }
+
     /// Some runs are long, with many hosts and more faults of the same kinds.
     fn draw_length(&mut self) {
         let mut random = Random::new(self.seed, 14);
