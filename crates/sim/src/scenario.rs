@@ -144,7 +144,7 @@ pub(crate) struct Scenario {
     pub(crate) is_memory: bool,
     pub(crate) block_bytes: u32,
     pub(crate) block_count: u64,
-    /// Blocks before them that nobody uses.
+    /// The LBA of the first block of the model: commands name no lower one.
     pub(crate) first_block: u64,
     pub(crate) bad: BadBlocks,
     /// Ranges that one deallocation names at most.

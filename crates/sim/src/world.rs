@@ -8,6 +8,7 @@ mod command;
 mod configuration;
 mod expiry;
 mod filters;
+mod forgotten;
 mod judge;
 mod late;
 mod lists;
@@ -54,7 +55,6 @@ use crate::removable::Removable;
 use crate::rights::Rights;
 use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
-use crate::shared::network::Connection;
 use crate::shared::{Actor, Event, Shared};
 
 use admission::Crowd;
@@ -70,9 +70,6 @@ const WORK_NS_MAX: u64 = 60 * SECOND;
 
 /// Everything must have ended so long after nothing goes wrong any more, ns.
 const SETTLE_NS_MAX: u64 = 300 * SECOND;
-
-/// A target forgets peers that are gone within this time, ns.
-const FORGET_NS: u64 = 100 * SECOND;
 
 /// How long after a new target may start the device ends the last write of a killed one at the latest, ns.
 const HELD_NS_MAX: u64 = 8 * SECOND;
@@ -914,18 +911,6 @@ impl World {
         }
     }
 
-    /// Whether the target is to stop now that all peers have closed their connections: in half of the runs only once it
-    /// has had the time to notice, and to end what it still does for them.
-    fn may_stop(&mut self) -> bool {
-        let now_ns = self.shared.now_ns;
-        let wait_ns = if self.shared.scenario.stops_late { FORGET_NS } else { 0 };
-        let at_ns = *self.stop_ns.get_or_insert(now_ns + wait_ns);
-        if now_ns < at_ns && !self.reactors.is_empty() {
-            self.shared.wake_at(0, at_ns);
-        }
-        now_ns >= at_ns
-    }
-
     /// Counts what has become of the namespaces.
     fn note_namespaces(&mut self) {
         let is_short = self.short_until_ns == Some(u64::MAX);
@@ -958,38 +943,6 @@ impl World {
             && self.rights.are_whole()
             && self.is_offer_known()
             && self.hosts.iter().all(|host| host.up_count == 0 || host.sees_second == has_second)
-    }
-
-    /// Whether the target has given everything back.
-    fn check_target(&mut self) {
-        // A memcached connection lives for ever whose client goes without a word.
-        let is_left = |connection: &Connection| {
-            connection.listener == MEMCACHED
-                && connection.accepted_ns.is_some()
-                && connection.closed_by_target_ns.is_none_or(|at_ns| Some(at_ns) >= self.stop_ns)
-        };
-        let has_forgotten =
-            self.shared.scenario.stops_late && !self.shared.network.connections.iter().any(is_left);
-        if has_forgotten {
-            self.shared.reach_event("target stops after it has forgotten its peers");
-        }
-        for at in 0..self.reactors.len() {
-            let reactor = &mut self.reactors[at];
-            let (used, sockets) = (reactor.used_bytes(), reactor.socket_count());
-            let held = reactor.held();
-            reactor.close_all(&mut self.shared);
-            if used > 0 {
-                self.shared
-                    .find(format!("reactor {at} has stopped and {used} bytes of buffers are still out"));
-            }
-            if !held.is_empty() && has_forgotten {
-                let of: Vec<_> = held.iter().map(|(what, count)| format!("{what}: {count}")).collect();
-                self.shared.find(format!("reactor {at} has stopped and still holds {}", of.join(", ")));
-            }
-            if sockets > 0 {
-                self.shared.say(|| format!("reactor {at} has stopped with {sockets} sockets"));
-            }
-        }
     }
 }
 

@@ -75,6 +75,11 @@ impl Scenario {
         }
     }
 
+    /// Bytes of a disk before the first block of the model.
+    pub(crate) fn first_byte(&self) -> u64 {
+        self.first_block * u64::from(self.block_bytes)
+    }
+
     /// The first block that users name, in the namespace that begins with this block of the model.
     pub(crate) fn first_block_of(&self, base: u64) -> u64 {
         if base == 0 { self.first_block } else { 0 }

@@ -513,10 +513,9 @@ impl Shared {
         | Operation::Write { file, offset, .. }
         | Operation::Allocate { file, offset, .. } = &mut operation
         {
-            let first_bytes =
-                if is_log { 0 } else { self.scenario.first_block * u64::from(self.scenario.block_bytes) };
+            let first_byte = if is_log { 0 } else { self.scenario.first_byte() };
             let start = file.simulated_id().unwrap_or(0) * disk_bytes;
-            match offset.checked_sub(first_bytes).filter(|place| is_log || *place < disk_bytes) {
+            match offset.checked_sub(first_byte).filter(|place| is_log || *place < disk_bytes) {
                 Some(place) => *offset = start + place,
                 None => {
                     let place = *offset;
@@ -525,7 +524,7 @@ impl Shared {
                 }
             }
         }
-        if !is_log && self.scenario.first_block * u64::from(self.scenario.block_bytes) > u64::from(u32::MAX) {
+        if !is_log && self.scenario.first_byte() > u64::from(u32::MAX) {
             self.reach_event("operation beyond 4 GiB");
         }
         let disk = if is_log { &mut self.log_disk } else { &mut self.disk };

@@ -12,10 +12,9 @@ impl World {
     /// # Errors
     /// It cannot have.
     pub(super) fn judge_success(&mut self, command: &Command) -> Result<(), Finding> {
-        let has_ranges = self.shared.scenario.disk.supports_ranges;
         let is_hint = match command.kind {
             Kind::Hint | Kind::Refused { .. } => true,
-            Kind::Deallocate { .. } => !has_ranges,
+            Kind::Deallocate { .. } => !self.shared.scenario.disk.supports_ranges,
             _ => false,
         };
         if is_hint || !self.machine.is_first() {
@@ -35,39 +34,39 @@ impl World {
         }
         let bad = &self.shared.scenario.bad;
         let own = command.lba..command.lba + u64::from(command.blocks);
-        let meets = |bad: &Range<u64>, lbas: &[u64]| lbas.iter().copied().find(|lba| bad.contains(lba));
-        let of = |range: &Range<u64>| range.clone().collect::<Vec<u64>>();
-        let (read, written) = match &command.kind {
-            Kind::Read | Kind::Verify | Kind::Compare { .. } | Kind::PairCompare => (of(&own), Vec::new()),
-            Kind::Write { .. } | Kind::WriteZeroes { .. } | Kind::PairWrite { .. } => (Vec::new(), of(&own)),
-            Kind::Copy { sources, .. } => (sources.clone(), of(&own)),
-            Kind::Deallocate { lbas } => (Vec::new(), lbas.clone()),
-            _ => (Vec::new(), Vec::new()),
+        let in_own = |bad: &Range<u64>| bad.clone().find(|lba| own.contains(lba));
+        let in_list = |bad: &Range<u64>, lbas: &[u64]| bad.clone().find(|lba| lbas.contains(lba));
+        let (unread, unchanged) = match &command.kind {
+            Kind::Read | Kind::Verify | Kind::Compare { .. } | Kind::PairCompare => {
+                (in_own(&bad.unreadable), None)
+            }
+            Kind::Write { .. } | Kind::WriteZeroes { .. } | Kind::PairWrite { .. } => {
+                (None, in_own(&bad.unwritable))
+            }
+            Kind::Copy { sources, .. } => (in_list(&bad.unreadable, sources), in_own(&bad.unwritable)),
+            Kind::Deallocate { lbas } => (None, in_list(&bad.unwritable, lbas)),
+            _ => (None, None),
         };
-        if let Some(lba) = meets(&bad.unreadable, &read) {
-            return Err(format!("succeeded, though block {lba} cannot be read"));
+        match (unread, unchanged) {
+            (Some(lba), _) => Err(format!("succeeded, though block {lba} cannot be read")),
+            (_, Some(lba)) => Err(format!("succeeded, though block {lba} cannot be changed")),
+            (None, None) => Ok(()),
         }
-        if let Some(lba) = meets(&bad.unwritable, &written) {
-            return Err(format!("succeeded, though block {lba} cannot be changed"));
-        }
-        Ok(())
     }
 
     /// A pair has succeeded: what was out beside it, on its blocks.
     pub(super) fn note_beside_pair(&mut self, pair: &Command) {
         let lbas = pair.lba..pair.lba + u64::from(pair.blocks);
-        let beside: Vec<_> = self.commands.values().filter(|command| command.touches(&lbas)).collect();
-        let mut reached = Vec::new();
-        for command in beside {
-            reached.push(match command.kind {
-                Kind::Copy { .. } => "pair beside a Copy",
-                Kind::WriteZeroes { .. } => "pair beside a Write Zeroes",
-                Kind::Deallocate { .. } => "pair beside a Deallocate",
-                Kind::Write { .. } => "pair beside a Write",
-                Kind::PairWrite { .. } if command.host != pair.host => "pair beside one of another host",
-                _ => continue,
-            });
-        }
+        let beside = self.commands.values().filter(|command| command.touches(&lbas));
+        let event = |command: &Command| match command.kind {
+            Kind::Copy { .. } => Some("pair beside a Copy"),
+            Kind::WriteZeroes { .. } => Some("pair beside a Write Zeroes"),
+            Kind::Deallocate { .. } => Some("pair beside a Deallocate"),
+            Kind::Write { .. } => Some("pair beside a Write"),
+            Kind::PairWrite { .. } if command.host != pair.host => Some("pair beside one of another host"),
+            _ => None,
+        };
+        let mut reached: Vec<&str> = beside.filter_map(event).collect();
         if self.short_until_ns.is_some_and(|until_ns| until_ns >= pair.begin_ns) {
             reached.push("pair beside a resize");
         }

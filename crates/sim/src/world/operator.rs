@@ -47,10 +47,10 @@ impl World {
         self.kill_target(is_power_cut, down_ns);
     }
 
-    /// Bytes of the first namespace with this number of blocks that are used.
+    /// Bytes of the first namespace that ends with this number of blocks of the model.
     fn bytes_of_first(&self, block_count: u64) -> u64 {
         let scenario = &self.shared.scenario;
-        (scenario.first_block + block_count) * u64::from(scenario.block_bytes)
+        scenario.first_byte() + block_count * u64::from(scenario.block_bytes)
     }
 
     pub(super) fn shrink(&mut self, block_count: u64) {

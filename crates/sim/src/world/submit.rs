@@ -16,6 +16,11 @@ use crate::coverage::Point;
 use crate::model::{self, Content};
 use crate::timeline::{About, blocks};
 
+/// Ranges of blocks of the model as a namespace has them that begins there with this LBA.
+fn named(ranges: &[host::BlockRange], first: u64) -> Vec<host::BlockRange> {
+    ranges.iter().map(|range| host::BlockRange { lba: first + range.lba, ..*range }).collect()
+}
+
 impl World {
     /// A namespace of a host's, and the block of the model with which it begins.
     fn draw_namespace(&mut self, host: usize) -> Option<(Namespace, u64)> {
@@ -134,8 +139,7 @@ impl World {
         if ranges.len() > 4 {
             self.shared.coverage.reach(Point::Form("Dataset Management of many ranges"));
         }
-        let named = |range: &host::BlockRange| host::BlockRange { lba: offset + range.lba, ..*range };
-        let Ok(command) = namespace.deallocate(&ranges.iter().map(named).collect::<Vec<_>>()) else { return };
+        let Ok(command) = namespace.deallocate(&named(&ranges, offset)) else { return };
         let blocks_of =
             |range: &host::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
         let lbas: BTreeSet<u64> = ranges.iter().flat_map(blocks_of).collect();
@@ -211,8 +215,7 @@ impl World {
         let now_ns = self.shared.now_ns;
         let may_copy = written.clone().all(|lba| self.model.may_copy_to(base + lba, now_ns));
         let limits = self.shared.scenario.limits;
-        let named = |range: &host::BlockRange| host::BlockRange { lba: first + range.lba, ..*range };
-        let Ok(copy) = namespace.copy(first + lba, &ranges.iter().map(named).collect::<Vec<_>>()) else {
+        let Ok(copy) = namespace.copy(first + lba, &named(&ranges, first)) else {
             return self.shared.coverage.reach(Point::Limit("Copy that is too long for the host to send it"));
         };
         if !may_copy || is_ambiguous {
