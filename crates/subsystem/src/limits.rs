@@ -1,4 +1,5 @@
-//! Limits advertised to hosts and enforced: one set of numbers for the control plane and the data path.
+//! Limits that hosts are told: one set of numbers for the control plane and the data path. All are enforced but for that
+//! of Write Zeroes (WZSL): a longer one is executed, for hosts that do not read it.
 
 use wire::discovery::DISCOVERED_ADMIN_QUEUE_ENTRIES;
 use wire::pdu::DataAlignment;

@@ -3,8 +3,8 @@
 use super::Serving;
 
 impl Serving {
-    /// What this reactor holds that ends with connections and commands, by its name, without what it has none of. Once all
-    /// connections have ended and a stop has come to its end there is nothing.
+    /// Counts of what this reactor holds for its connections, without those that are 0. All are 0 once every connection
+    /// has ended and what was under way for it.
     #[must_use]
     pub fn held(&self) -> Vec<(&'static str, usize)> {
         let commands = &self.lanes.commands;
