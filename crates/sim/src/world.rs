@@ -203,6 +203,8 @@ pub(crate) struct World {
     outbox: Vec<(usize, Message)>,
     /// Blocks to be looked at in the end.
     pub(crate) left_to_read: Vec<u64>,
+    /// At most so many with one command: fewer after each that fails, so that it becomes short enough for its timeout.
+    pub(crate) last_read_blocks_max: u32,
     /// The power cut of the end is over.
     pub(crate) had_last_cut: bool,
 }
@@ -298,6 +300,7 @@ impl World {
             stop_ns: None,
             outbox: Vec::new(),
             left_to_read: Vec::new(),
+            last_read_blocks_max: u32::MAX,
             had_last_cut: false,
             shared: Shared::new(scenario, actor_count, is_traced),
             hosts,

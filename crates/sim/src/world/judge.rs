@@ -162,6 +162,7 @@ impl World {
                 if result.is_err() {
                     if self.stage == Stage::Read {
                         self.left_to_read.extend(lbas.rev());
+                        self.last_read_blocks_max = (blocks / 2).max(1);
                         let actor = self.hosts[host].lanes[lane].actor;
                         self.shared.wake_at(actor, now_ns + 10_000_000);
                     }

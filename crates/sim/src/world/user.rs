@@ -116,7 +116,7 @@ impl World {
             && let Some(lba) = self.left_to_read.pop()
         {
             // As many of those behind it as one command reads.
-            let blocks_max = self.shared.scenario.blocks_max_at(lba);
+            let blocks_max = self.shared.scenario.blocks_max_at(lba).min(self.last_read_blocks_max);
             let mut blocks = 1;
             while blocks < blocks_max
                 && lba + u64::from(blocks) != self.shared.scenario.block_count
