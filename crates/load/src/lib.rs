@@ -36,5 +36,6 @@ pub mod report;
 pub mod runner;
 pub mod steady;
 pub mod stream;
+pub mod terminal;
 pub mod verify;
 pub mod workload;

@@ -17,12 +17,12 @@ use adq::plan::Plan;
 use adq::state::{Device, State};
 use adq::verify::{Deviation, unknown, verify};
 use clap::{Args, Subcommand};
+use command_line::exit::{Ended, Failure, Kind};
+use command_line::output::{self, Output};
+use command_line::signals::EndOnSignal;
 use serde::Serialize;
 
-use crate::exit::{Ended, Failure, Kind};
-use crate::output::{self, Output};
 use crate::serve::state_file::{self, Served, start_ticks};
-use crate::signals::EndOnSignal;
 
 /// Exit code of `verify`: the device is out of line.
 const OUT_OF_LINE: u8 = 5;

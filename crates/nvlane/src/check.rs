@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use command_line::exit::Ended;
+use command_line::exit::Failure;
+use command_line::output;
 use store::{Size, Source};
 use subsystem::access::HostRights;
 use subsystem::config::{
@@ -18,10 +21,8 @@ use subsystem::subsystem::Access;
 use wire::nqn::HostName;
 
 use crate::disk_path::disk_path;
-use crate::exit::Ended;
-use crate::exit::Failure;
 use crate::local_address::from_elsewhere;
-use crate::{memory_limit, output};
+use crate::memory_limit;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

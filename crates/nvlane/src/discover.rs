@@ -4,6 +4,10 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::Args;
+use command_line::connection::Connection;
+use command_line::exit::Ended;
+use command_line::output::Output;
+use command_line::survey::{service_address, survey_service};
 use host::Address;
 use host::discovery::{Discovered, Survey};
 use serde::Serialize;
@@ -12,10 +16,6 @@ use wire::discovery::{
 };
 
 use crate::columns::Columns;
-use crate::connection::Connection;
-use crate::exit::Ended;
-use crate::output::Output;
-use crate::survey::{service_address, survey_service};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -4,6 +4,9 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::Args;
+use command_line::connection::Connection;
+use command_line::exit::{Ended, Failure};
+use command_line::output::Output;
 use host::{Association, ControllerInfo, Options};
 use proto::host_namespaces::{Geometry, NamespaceInfo};
 use serde::ser::SerializeMap;
@@ -17,11 +20,8 @@ use wire::text::Text;
 use wire::zerocopy::IntoBytes;
 
 use crate::columns::Columns;
-use crate::connection::Connection;
 use crate::disk_path::disk_path;
-use crate::exit::{Ended, Failure};
 use crate::human_size::HumanSize;
-use crate::output::Output;
 
 /// I/O queues requested, to learn how many the controller grants; none is connected.
 const QUEUES_ASKED: u16 = 1024;

@@ -6,8 +6,7 @@ mod file;
 mod generate;
 
 use clap::{Args, Subcommand};
-
-use crate::exit::Ended;
+use command_line::exit::Ended;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -12,11 +12,10 @@ mod words;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use command_line::connection::{HostOptions, with_subsystem};
+use command_line::exit::{Ended, Failure};
 use host::BlockingKeyValue;
 use host::{Address, Options};
-
-use crate::connection::{HostOptions, with_subsystem};
-use crate::exit::{Ended, Failure};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

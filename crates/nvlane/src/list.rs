@@ -5,18 +5,18 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::Args;
+use command_line::connection::Connection;
+use command_line::exit::{self, Ended, Failure};
+use command_line::output::Output;
+use command_line::survey::{listed, reachable, service_address, survey_service};
 use host::{Address, Association, Options};
 use proto::host_namespaces::{Geometry, NamespaceInfo};
 use serde::Serialize;
 use wire::id::Csi;
 
 use crate::columns::Columns;
-use crate::connection::Connection;
 use crate::disk_path::disk_path;
-use crate::exit::{self, Ended, Failure};
 use crate::human_size::HumanSize;
-use crate::output::Output;
-use crate::survey::{listed, reachable, service_address, survey_service};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

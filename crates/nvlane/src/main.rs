@@ -4,42 +4,30 @@
 mod adq;
 mod check;
 mod columns;
-mod connection;
 mod discover;
 mod disk_path;
-mod exit;
-mod host_config;
-mod host_failure;
 mod human_size;
 mod identify;
-mod journal;
 mod keys;
 mod kv;
 mod list;
 mod local_address;
-mod log_limit;
-mod logging;
-mod manual;
 mod memory_limit;
-mod output;
 mod perf;
 mod probe;
 mod quickstart;
 mod reload;
 mod run;
-mod secret_argument;
 mod serve;
 mod service_manager;
-mod signals;
 mod smart_log;
 mod study;
-mod survey;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-
-use crate::logging::LogOptions;
+use command_line::logging::LogOptions;
+use command_line::{exit, logging, manual, signals};
 
 /// The control path allocates; the data path does not.
 #[global_allocator]

@@ -12,25 +12,23 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgAction, ArgMatches, Args, Subcommand, ValueEnum};
+use command_line::connection::{HostOptions, with_subsystem};
+use command_line::exit::Ended;
+use command_line::exit::{Failure, Kind};
+use command_line::output;
+use command_line::values::{cores, run_time, seconds};
 use host::reconnect::ReconnectSettings;
 use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, Tuning, ZeroCopy};
 use load::account::ProcessAccount;
 use load::keys::Distribution;
 use load::report::{LaneResult, fio_json, fio_logs, text};
-use load::runner::{self, Finished, LocalStorage, RunError, RunSettings};
+use load::runner::{self, Finished, LocalStorage, RunSettings};
 use load::steady::SlopeLimit;
 use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
 use reactor::{CoreList, MaxSegment, SpinPolicy};
 
-use crate::connection::{HostOptions, with_subsystem};
-use crate::exit::Ended;
-use crate::exit::{Failure, Kind};
-use crate::output;
 use doorbells::Doorbells;
 use place::Place;
-
-/// Longest duration that can be given: 30 years.
-const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
 
 #[derive(Debug, Args)]
 #[command(
@@ -280,7 +278,7 @@ fn run_local(arguments: &RunArguments, storage: &LocalStorage) -> Ended {
     let mut live = live::Live::new(&workload)?;
     let finished = runner::run_local(&storage, &workload, &settings, &mut live);
     live.clear();
-    let finished = finished.map_err(failure)?;
+    let finished = finished?;
     output.write(&finished)?;
     ended(&finished)
 }
@@ -322,7 +320,7 @@ fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
     let finished = runner::run(&association, &namespace, &workload, &settings, &mut live);
     live.clear();
     association.close();
-    let mut finished = finished.map_err(failure)?;
+    let mut finished = finished?;
     if connection.busy_poll > 0 {
         tell_unpolled(&finished);
     }
@@ -380,15 +378,6 @@ fn ended(finished: &Finished) -> Ended {
         return Err(Failure::new(Kind::Failed, message));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) fn failure(error: RunError) -> Failure {
-    match error {
-        RunError::Workload(invalid) => Failure::usage(invalid),
-        RunError::Storage(error) => Failure::usage(error),
-        RunError::Host(error) => error.into(),
-        stopped => Failure::new(Kind::Failed, stopped),
-    }
 }
 
 impl LoadArguments {
@@ -515,32 +504,6 @@ impl OutputArguments {
         }
         Ok(())
     }
-}
-
-/// Seconds as a number, such as 10 or 0.5, with or without an `s`.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text.strip_suffix('s').unwrap_or(text);
-    let duration = number.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let duration = duration.filter(|duration| *duration <= TIME_MAX);
-    duration.ok_or_else(|| format!("{text:?} is not a number of seconds"))
-}
-
-/// Parses a duration of at least a millisecond.
-pub(crate) fn run_time(text: &str) -> Result<Duration, String> {
-    let duration = seconds(text)?;
-    let is_some = duration >= Duration::from_millis(1);
-    if is_some { Ok(duration) } else { Err("write at least 0.001 seconds".into()) }
-}
-
-/// Parses a list of cores that this process may use.
-pub(crate) fn cores(text: &str) -> anyhow::Result<CoreList> {
-    let wanted = text.parse::<CoreList>()?;
-    // The current affinity may be smaller than the set of cores allowed: only pinning shows which are.
-    std::thread::scope(|scope| {
-        let tried = scope.spawn(|| wanted.cores().iter().try_for_each(|&core| reactor::pin(core)));
-        tried.join().expect("it does not panic")
-    })?;
-    Ok(wanted)
 }
 
 /// A length in bytes, limited to 32 bits: no transfer is longer.

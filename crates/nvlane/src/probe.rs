@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use command_line::connection::Connection;
+use command_line::exit::Ended;
+use command_line::exit::{Failure, Kind};
+use command_line::output;
+use command_line::values::run_time;
 use host::{Address, Options};
 use peer::raw_host::RawHost;
 use probe::document::Words;
@@ -16,12 +21,6 @@ use probe::report::RowResult;
 use probe::target::{Removal, Settings};
 use probe::{host as host_side, rows, target_run};
 use wire::id::Nsid;
-
-use crate::connection::Connection;
-use crate::exit::Ended;
-use crate::exit::{Failure, Kind};
-use crate::output;
-use crate::perf::run_time;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use command_line::exit::{Ended, Failure, Kind};
+use command_line::output;
+use command_line::signals::EndOnSignal;
 use host::{Address, Association, Options, Receive};
 use load::ceiling::{CeilingSpec, measure};
 use load::disturbance::{Disturbance, Unmeasured};
@@ -21,10 +24,7 @@ use serde_json::{Value, json};
 use study::{Served, ServedOptions};
 use wire::id::Nsid;
 
-use crate::exit::{Ended, Failure, Kind};
-use crate::perf::failure;
-use crate::signals::EndOnSignal;
-use crate::{output, perf};
+use crate::perf;
 
 /// Size of each namespace.
 const NAMESPACE: &str = "128M";
@@ -114,7 +114,7 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
             cells.push(cell);
         }
     }
-    served.stop()?;
+    served.stop().map_err(crate::study::failure)?;
     print_disturbance(&cells)?;
     print_explanation(cores)?;
     if let Some(path) = &arguments.json {
@@ -138,7 +138,7 @@ fn serve(directory: &Path, cores: Option<Cores>) -> Result<Served, Failure> {
     ];
     let options = ServedOptions { core: cores.map(|cores| cores.target), ..ServedOptions::of(namespaces) };
     let program = std::env::current_exe().context("which program this is")?;
-    Ok(Served::start(&program, &options)?)
+    Served::start(&program, &options).map_err(crate::study::failure)
 }
 
 fn associate(address: &Address, nsid: u32) -> Result<Association, host::Error> {
@@ -207,7 +207,7 @@ fn load(
     if stops.load(Ordering::Relaxed) {
         return Err(Failure::new(Kind::Failed, "stopped"));
     }
-    finished.map_err(failure)
+    finished.map_err(Failure::from)
 }
 
 /// Measures one speed and its ceiling, in alternation.

@@ -8,6 +8,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use command_line::exit::{Ended, Failure, Kind};
+use command_line::output::Output;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -15,8 +17,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 use wire::text::without_hidden;
 
-use crate::exit::{Ended, Failure, Kind};
-use crate::output::Output;
 use crate::serve::force_request::ForceRequest;
 use crate::serve::start_thread;
 use crate::serve::state_file::{self, Change, Head, ProcessId, Reload, monotonic_ns, start_ticks};

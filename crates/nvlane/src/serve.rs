@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use command_line::exit::{Ended, Failure};
+use command_line::secret_argument::source_of;
+use command_line::values::cores;
 use host::{DoorbellPolicy, Receive, ZeroCopy};
 use reactor::{CoreList, EngineKind, SignalMask, SpinPolicy};
 use rustix::process::{Pid, Signal, kill_process};
@@ -39,10 +42,7 @@ use wire::nqn::Nqn;
 use self::device_queues::DeviceQueues;
 use self::state_file::{StateFile, monotonic_ns};
 use crate::disk_path::disk_path;
-use crate::exit::{Ended, Failure};
 use crate::local_address::{from_elsewhere, from_here};
-use crate::perf::cores;
-use crate::secret_argument::source_of;
 use crate::service_manager::ServiceManager;
 use crate::{memory_limit, run};
 

@@ -5,16 +5,16 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::Args;
+use command_line::connection::Connection;
+use command_line::exit::{Ended, Failure};
+use command_line::output::Output;
 use host::{Association, Error};
 use serde::{Serialize, Serializer};
 use wire::id::Nsid;
 use wire::log::health::HealthLog;
 
 use crate::columns::Columns;
-use crate::connection::Connection;
-use crate::exit::{Ended, Failure};
 use crate::human_size::HumanSize;
-use crate::output::Output;
 
 /// Bytes of a data unit.
 const DATA_UNIT_BYTES: u128 = 512_000;

@@ -14,6 +14,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use command_line::exit::{Ended, Failure, Kind};
+use command_line::output;
+use command_line::signals::EndOnSignal;
+use command_line::values::{cores, run_time, seconds};
 use reactor::CoreList;
 use study::bench::{Bench, Cores, Devices, Times};
 use study::catalogue::Entry;
@@ -24,11 +28,6 @@ use study::progress::{Lines, Progress, Terminal};
 use study::results::{Settings, Study};
 use study::two_machines::{self, TargetMachine};
 use study::{catalogue, csv, page, summary, svg};
-
-use crate::exit::{Ended, Failure, Kind};
-use crate::perf::{cores, run_time, seconds};
-use crate::signals::EndOnSignal;
-use crate::{output, perf};
 
 #[derive(Debug, Args)]
 #[command(
@@ -166,7 +165,7 @@ fn one(arguments: &StudyArguments, name: &str) -> Ended {
     // Before the measurements, so that a wrong directory costs nothing.
     make(&out)?;
     output::check_file(Some(&out.join("results.json")))?;
-    let study = measure(arguments, entry, &mut *experiment, cells, &bench)?;
+    let study = measure(arguments, entry, &mut *experiment, cells, &bench).map_err(failure)?;
     let report = write(&study, &out)?;
     output::write(format!("{}\nreport: {}\n", summary::of(&study), report.display()))?;
     if !arguments.check || study.is_reached() {
@@ -334,7 +333,7 @@ fn hold(address: &str, count: &str, depth: &str, tls_key: Option<&Path>) -> Ende
     let address = address.parse().map_err(host::Error::Address)?;
     let wrong = |_| Failure::usage("--hold takes an address and two numbers");
     let (count, depth) = (count.parse().map_err(wrong)?, depth.parse().map_err(wrong)?);
-    study::held_lanes::hold(&address, count, depth, tls_key)?;
+    study::held_lanes::hold(&address, count, depth, tls_key).map_err(failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -359,12 +358,11 @@ fn write(study: &Study, directory: &Path) -> anyhow::Result<PathBuf> {
     Ok(report)
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Host(error) => error.into(),
-            Error::Run(error) => perf::failure(error),
-            other => Self::new(Kind::Failed, other),
-        }
+/// The exit code of an experiment that failed.
+pub(crate) fn failure(error: Error) -> Failure {
+    match error {
+        Error::Host(error) => error.into(),
+        Error::Run(error) => error.into(),
+        other => Failure::new(Kind::Failed, other),
     }
 }

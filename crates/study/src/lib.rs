@@ -77,7 +77,6 @@ pub mod svg;
 pub mod table;
 pub mod target_options;
 mod target_sampling;
-pub mod terminal;
 mod text_load;
 mod text_sockets;
 pub mod two_machines;

@@ -105,7 +105,7 @@ impl Default for Terminal {
 impl Progress for Terminal {
     fn on_step(&mut self, step: &Step<'_>) {
         let line = line(step, self.done, self.start.elapsed());
-        let line = crate::terminal::fitted(&line);
+        let line = load::terminal::fitted(&line);
         self.done += 1;
         let mut screen = std::io::stderr().lock();
         // A failure to show progress is ignored.

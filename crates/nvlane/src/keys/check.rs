@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use command_line::exit::{Ended, Failure, Kind};
+use command_line::output::Output;
 use security::hash::HashFunction;
 use security::secret::{KeyTextError, Secret};
 use security::tls_key::TlsKey;
@@ -12,8 +14,6 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::file;
-use crate::exit::{Ended, Failure, Kind};
-use crate::output::Output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use command_line::exit::{Ended, Failure};
+use command_line::output::Output;
 use security::hash::HashFunction;
 use security::psk::{IdentityVersion, Psk};
 use security::secret::Secret;
@@ -14,8 +16,6 @@ use wire::nqn::HostName;
 
 use super::file;
 use crate::columns::Columns;
-use crate::exit::{Ended, Failure};
-use crate::output::Output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

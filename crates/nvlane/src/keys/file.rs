@@ -5,12 +5,11 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use command_line::exit::Failure;
+use command_line::output::is_standard;
 use security::secret_bytes::SecretBytes;
 use subsystem::config::{read_secret, read_secret_file};
 use zeroize::Zeroizing;
-
-use crate::exit::Failure;
-use crate::output::is_standard;
 
 /// Reads a key from a file, or from standard input if the path is `-`, without the space around it.
 pub(super) fn read(path: &Path) -> Result<Zeroizing<String>, Failure> {

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use command_line::exit::{Ended, Failure};
+use command_line::output;
 use reactor::randomness::Randomness;
 use security::hash::HashFunction;
 use security::secret::Secret;
@@ -13,8 +15,6 @@ use security::tls_key::TlsKey;
 use wire::nqn::HostName;
 
 use super::file;
-use crate::exit::{Ended, Failure};
-use crate::output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -5,8 +5,7 @@
 use std::ffi::OsString;
 
 use clap::{Arg, Command};
-
-use crate::exit::Failure;
+use command_line::exit::Failure;
 
 /// Verbs of `kv` whose address is followed by other arguments.
 const VERBS: [&str; 8] = ["get", "set", "delete", "exist", "incr", "cas", "vector", "load"];

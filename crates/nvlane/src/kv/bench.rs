@@ -7,6 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
+use command_line::connection::with_subsystem;
+use command_line::exit::{Failure, Kind};
+use command_line::output;
+use command_line::signals::EndOnSignal;
+use command_line::values::{cores, run_time, seconds};
 use host::{Address, Association, Options};
 use load::account::{Account, ProcessAccount};
 use load::environment::Environment;
@@ -17,11 +22,7 @@ use reactor::CoreList;
 use serde::Serialize;
 
 use super::{Ended, Way};
-use crate::connection::with_subsystem;
-use crate::exit::{Failure, Kind};
-use crate::output;
-use crate::perf::{cores, local_pid, run_time, seconds};
-use crate::signals::EndOnSignal;
+use crate::perf::local_pid;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

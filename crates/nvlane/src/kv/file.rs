@@ -8,12 +8,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use command_line::exit::{Ended, Failure};
+use command_line::output::Output;
 use serde::Serialize;
 use store::{Certainty, Damage, DamageKind, ExaminedFile, PartitionReport, Unfinished};
 
-use crate::exit::{Ended, Failure};
 use crate::human_size::HumanSize;
-use crate::output::Output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -129,7 +129,7 @@ fn check_list(lost: &Path, others: [&PathBuf; 2]) -> Result<(), Failure> {
     if let Some(other) = others.into_iter().find(is_same) {
         return Err(Failure::usage(format!("--lost would replace {}: name another file", other.display())));
     }
-    crate::output::check_file(Some(lost))
+    command_line::output::check_file(Some(lost))
 }
 
 fn same_file(one: &Path, other: &Path) -> bool {

@@ -4,13 +4,13 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::Args;
+use command_line::exit::Kind;
+use command_line::output::Output;
 use host::{AtomicFunction, AtomicOperation};
 use serde::Serialize;
 
 use super::words::{failed, key, number, shown};
 use super::{Ended, Place};
-use crate::exit::Kind;
-use crate::output::Output;
 
 #[derive(Debug, Args)]
 pub(super) struct IncrArguments {

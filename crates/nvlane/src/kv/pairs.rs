@@ -7,14 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use command_line::exit::{Failure, Kind};
+use command_line::output::{self, Output};
 use host::{Key, StoreOptions};
 use serde::Serialize;
 use wire::text::to_hex;
 
 use super::words::{absent, bytes, key, shown};
 use super::{Ended, OnlyPlace, Place};
-use crate::exit::{Failure, Kind};
-use crate::output::{self, Output};
 
 #[derive(Debug, Args)]
 pub(super) struct GetArguments {

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use command_line::exit::{Failure, Kind};
+use command_line::output;
 use host::BlockingKeyValue;
 use host::{Address, Batch, Key, StoreOptions};
 use serde::{Deserialize, Serialize};
@@ -21,8 +23,6 @@ use wire::text::to_hex;
 
 use super::words::from_hex;
 use super::{Ended, OnlyPlace, Way};
-use crate::exit::{Failure, Kind};
-use crate::output;
 
 /// Operations per batch.
 const BATCH_COUNT: usize = 128;

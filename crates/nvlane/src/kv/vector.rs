@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use command_line::exit::Failure;
+use command_line::output::Output;
 use host::{ElementCode, Key, VectorComparison, VectorFunction};
 use serde::Serialize;
 
 use super::pairs::read;
 use super::words::{self, key, shown};
 use super::{Ended, Place};
-use crate::exit::Failure;
-use crate::output::Output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

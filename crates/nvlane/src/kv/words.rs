@@ -1,10 +1,9 @@
 //! Keys and values on the command line: text, or hexadecimal.
 
+use command_line::exit::{Failure, Kind};
 use host::{Error, Failure as CommandFailure, Key};
 use wire::status::Status;
 use wire::text::to_hex;
-
-use crate::exit::{Failure, Kind};
 
 /// The bytes of hexadecimal digits, with or without `0x` before them.
 pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {

@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use command_line::exit::Ended;
+use command_line::exit::Failure;
+use command_line::output;
+use command_line::values::{cores, run_time, seconds};
 use host::{Options, Receive};
 use load::ceiling::{CeilingResult, CeilingSpec, measure};
 use load::environment::Environment;
@@ -14,11 +18,6 @@ use load::workload::{Mix, Pace, Pattern, Workload};
 use reactor::CoreList;
 use security::psk::Cipher;
 use serde_json::{Value, json};
-
-use super::{cores, run_time, seconds};
-use crate::exit::Ended;
-use crate::exit::Failure;
-use crate::output;
 
 /// Default limit of in-capsule data, bytes: the usual one of targets.
 pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;

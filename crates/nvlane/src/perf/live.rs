@@ -4,12 +4,11 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use command_line::signals::EndOnSignal;
 use load::report::{Sample, text};
 use load::runner::Observer;
+use load::terminal;
 use load::workload::{Workload, format_bytes};
-use study::terminal;
-
-use crate::signals::EndOnSignal;
 
 /// Progress of a run, shown if standard error is a terminal.
 #[derive(Debug)]

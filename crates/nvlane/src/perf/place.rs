@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
+use command_line::exit::Failure;
 use host::Address;
 use load::runner::LocalStorage;
 use store::{FileKind, Source, Spec};
 
 use super::ConnectionArguments;
-use crate::exit::Failure;
 
 /// A namespace of a target, or local storage.
 #[derive(Clone, Debug)]

@@ -8,11 +8,11 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use command_line::exit::{Failure, Kind};
 use reactor::small_file::SmallFile;
 use serde::{Deserialize, Serialize};
 
 use super::state_file::{ProcessId, monotonic_ns, start_ticks};
-use crate::exit::{Failure, Kind};
 
 /// How old a request may be: one whose SIGHUP never came does not count for a later one.
 const AGE_NS_MAX: u64 = 10_000_000_000;

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use command_line::exit::Failure;
+use command_line::secret_argument::source_of;
 use subsystem::allow_list::{AllowList, Prefix};
 use subsystem::config::{ClientCertificates, MemcachedListenerConfig, MemcachedTlsConfig};
-
-use crate::exit::Failure;
-use crate::secret_argument::source_of;
 
 /// What all memcached listeners of the command line ask of clients.
 #[derive(Debug, Args)]

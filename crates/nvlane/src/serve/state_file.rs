@@ -4,6 +4,8 @@ use std::io::{self, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use command_line::exit::Failure;
+use command_line::output::is_standard;
 use reactor::small_file::SmallFile;
 use reactor::whole_file::{SystemFiles, check_place, replace};
 use rustix::time::{ClockId, clock_gettime};
@@ -14,8 +16,6 @@ use subsystem::server::Target;
 use subsystem::state::TargetState;
 
 use super::device_queues::{DeviceQueues, ServedClass};
-use crate::exit::Failure;
-use crate::output::is_standard;
 
 /// The part that `nvlane reload` reads to find the target and to wait for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -4,6 +4,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use command_line::exit::{Ended, Failure, Kind};
+use command_line::output;
+use command_line::signals::EndOnSignal;
 use study::bench::Bench;
 use study::catalogue::{self, Entry};
 use study::experiment::Error;
@@ -11,10 +14,7 @@ use study::headline::Verdict;
 use study::page::{self, Absent, All};
 use study::results::Study;
 
-use super::{StudyArguments, find, make, measure, write};
-use crate::exit::{Ended, Failure, Kind};
-use crate::output;
-use crate::signals::EndOnSignal;
+use super::{StudyArguments, failure, find, make, measure, write};
 
 /// Runs the experiments one after the other. One that cannot run here, or fails, is named with the reason, and the others
 /// follow.
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &StudyArguments) -> Ended {
         .with_context(|| format!("cannot write {}", report.display()))?;
     output::write(format!("{}report: {}\n", outcome(&all), report.display()))?;
     if let Some(lost) = lost {
-        return Err(lost.into());
+        return Err(failure(lost));
     }
     let is_missed = arguments.check && !(all.absent.is_empty() && all.studies.iter().all(Study::is_reached));
     if has_failed || is_missed {

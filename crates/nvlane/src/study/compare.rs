@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use command_line::exit::{Ended, Failure};
+use command_line::output;
 use study::compare::{Results, compare as compare_results, read};
-
-use crate::exit::{Ended, Failure};
-use crate::output;
 
 /// Compares two results of one experiment, or those of all experiments that two directories have in common.
 pub(super) fn compare(results: &[PathBuf]) -> Ended {

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use command_line::exit::{Failure, Kind};
 use load::environment::Environment;
 use security::access_token::AccessToken;
 use study::bench::{Bench, Cores};
 use study::remote::{PORT, ServerConnection};
-
-use crate::exit::{Failure, Kind};
 
 /// Duration of the check for disturbances.
 const JITTER: Duration = Duration::from_millis(20);

@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use command_line::exit::{Ended, Failure};
+use command_line::signals::EndOnSignal;
+use command_line::values::cores;
 use reactor::CoreList;
 use reactor::randomness::Randomness;
 use security::access_token::{AccessToken, RANDOM_BYTES};
@@ -15,10 +18,8 @@ use study::experiment::Error;
 use study::remote::server::{Event, ServerSettings, StudyServer};
 use study::remote::{PORT, PortRange};
 
+use super::failure;
 use super::far_targets::token_of_file;
-use crate::exit::{Ended, Failure};
-use crate::perf::cores;
-use crate::signals::EndOnSignal;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -109,13 +110,13 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ended {
     let stops = Arc::default();
     let _handlers = EndOnSignal::new(&stops)?;
     announcement(arguments, &server)?.lines().for_each(say);
-    server.run(&stops, &|event| say(&told(&event)))?;
+    server.run(&stops, &|event| say(&told(&event))).map_err(failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The address, and the command for the other machine.
 fn announcement(arguments: &ServeArguments, server: &StudyServer) -> Result<String, Failure> {
-    let address = server.address()?;
+    let address = server.address().map_err(failure)?;
     let target = match (address.ip().is_unspecified(), address.port()) {
         (true, PORT) => "ADDRESS_OF_THIS_MACHINE".to_owned(),
         (true, port) => format!("ADDRESS_OF_THIS_MACHINE:{port}"),

@@ -9,12 +9,16 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
 /// Sets a flag on the first signal, so that the command ends with its report.
 #[derive(Debug)]
-pub(crate) struct EndOnSignal {
+pub struct EndOnSignal {
     handlers: Vec<SigId>,
 }
 
 impl EndOnSignal {
-    pub(crate) fn new(stops: &Arc<AtomicBool>) -> anyhow::Result<Self> {
+    /// Handles both signals until this value is dropped.
+    ///
+    /// # Errors
+    /// The handlers cannot be installed.
+    pub fn new(stops: &Arc<AtomicBool>) -> anyhow::Result<Self> {
         let handlers = [SIGINT, SIGTERM].map(|signal| {
             // A second signal ends the process at once.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(stops))
@@ -33,7 +37,7 @@ impl Drop for EndOnSignal {
 }
 
 /// Makes writes past the file size limit of the process fail with an error instead of ending it with SIGXFSZ.
-pub(crate) fn outlive_file_size_limit() {
+pub fn outlive_file_size_limit() {
     // A handler, because commands of --run would inherit SIG_IGN.
     if let Err(error) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
         tracing::warn!(%error, "no handler for SIGXFSZ: a file size limit (ulimit -f) may end this process");

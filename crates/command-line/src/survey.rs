@@ -9,12 +9,15 @@ use wire::nqn::Nqn;
 use crate::exit::Failure;
 
 /// The discovery service of a machine, even if the address names a subsystem.
-pub(crate) fn service_address(address: Address) -> Address {
+pub fn service_address(address: Address) -> Address {
     Address { subsystem: None, nsid: None, ..address }
 }
 
 /// Reads the log of the service and of those it refers to. Without a port in the address: port 8009, then 4420.
-pub(crate) fn survey_service(address: &Address, options: &Options) -> Result<Survey, Failure> {
+///
+/// # Errors
+/// No service answers there.
+pub fn survey_service(address: &Address, options: &Options) -> Result<Survey, Failure> {
     match survey(address, options) {
         Err(first) if address.port.is_none() && may_be_elsewhere(&first, address_count(address)) => {
             survey(&address.clone().with_port(IO_PORT), options).map_err(|second| {
@@ -47,7 +50,7 @@ const ADDRESS_COUNT_MAX: usize = 16;
 
 /// The subsystems that a log lists over TCP, in its order, each with its addresses: first the one that was asked, then
 /// others of that machine.
-pub(crate) fn listed(service: &Address, found: &Discovered, asked: &Address) -> Vec<(Nqn, Vec<Address>)> {
+pub fn listed(service: &Address, found: &Discovered, asked: &Address) -> Vec<(Nqn, Vec<Address>)> {
     let machine = asked.resolve().unwrap_or_default();
     let is_of_machine = |host: &HostName| {
         *host == asked.host || machine.iter().any(|peer| *host == Address::from(*peer).host)
@@ -75,7 +78,10 @@ pub(crate) fn listed(service: &Address, found: &Discovered, asked: &Address) -> 
 
 /// The first of several addresses of a subsystem that this host can connect to, and the options for it. A single one is
 /// not tried.
-pub(crate) fn reachable(
+///
+/// # Errors
+/// The host can connect to none of them.
+pub fn reachable(
     addresses: &[Address],
     options_for: impl Fn(&Address) -> Result<Options, Failure>,
 ) -> Result<(Address, Options), Failure> {

@@ -10,27 +10,38 @@ use clap_complete::Shell;
 use crate::exit::Ended;
 use crate::output;
 
+/// Options of `completions`.
 #[derive(Debug, Args)]
-pub(crate) struct CompletionsArguments {
+pub struct CompletionsArguments {
     /// The shell.
     shell: Shell,
 }
 
+/// Options of `man`.
 #[derive(Debug, Args)]
-pub(crate) struct ManArguments {
+pub struct ManArguments {
     /// Write one page per command into this directory, instead of the main page to standard output.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
-pub(crate) fn completions(arguments: &CompletionsArguments, command: &mut Command) -> Ended {
+/// Writes the completion script of a program.
+///
+/// # Errors
+/// Standard output cannot be written to.
+pub fn completions(arguments: &CompletionsArguments, command: &mut Command) -> Ended {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, command, "nvlane", &mut script);
+    let name = command.get_name().to_owned();
+    clap_complete::generate(arguments.shell, command, name, &mut script);
     output::write(script)?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn man(arguments: &ManArguments, command: Command) -> Ended {
+/// Writes the manual pages of a program.
+///
+/// # Errors
+/// They cannot be written.
+pub fn man(arguments: &ManArguments, command: Command) -> Ended {
     match &arguments.out {
         Some(directory) => {
             std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;

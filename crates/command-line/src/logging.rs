@@ -16,7 +16,7 @@ use crate::log_limit::LimitedStderr;
 
 /// Log level and format.
 #[derive(Debug, Args)]
-pub(crate) struct LogOptions {
+pub struct LogOptions {
     /// Log level: error, warn, info, debug, trace or off, or filters per module such as "info,nvlane_subsystem=debug".
     /// [default: info for a target, else warn]
     #[arg(
@@ -77,7 +77,7 @@ impl<W: Write> Write for Visible<'_, W> {
 }
 
 /// Starts logging, at level `usual` unless the options name one. Only the first call of a process counts.
-pub(crate) fn start(options: &LogOptions, usual: &str) {
+pub fn start(options: &LogOptions, usual: &str) {
     // An empty variable is one that is not set.
     let wanted = options.log.as_deref().filter(|wanted| !wanted.is_empty()).unwrap_or(usual);
     let builder = tracing_subscriber::fmt()

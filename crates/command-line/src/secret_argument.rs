@@ -10,7 +10,7 @@ use crate::exit::Failure;
 ///
 /// # Errors
 /// The argument is the secret itself.
-pub(crate) fn source_of(argument: &Path) -> Result<SecretSource, Failure> {
+pub fn source_of(argument: &Path) -> Result<SecretSource, Failure> {
     let text = argument.to_str().unwrap_or_default();
     // As nvme-cli takes it: every user could read it, and the shell remembers it.
     if ["DHHC-1:", "NVMeTLSkey-1:"].iter().any(|form| text.starts_with(form)) {

@@ -25,8 +25,9 @@ use crate::survey::{listed, reachable, service_address, survey_service};
 /// Longest timeout that can be set: a day.
 const TIMEOUT_S_MAX: f64 = 86_400.0;
 
+/// The address to connect to, and how.
 #[derive(Debug, Args)]
-pub(crate) struct Connection {
+pub struct Connection {
     /// Address: `HOST[:PORT][/NQN][?ns=NSID]`, `nvme+tcp://...`, or "traddr:... trsvcid:... subnqn:..."; without an
     /// NQN, the only subsystem there.
     #[arg(value_name = "ADDR", env = "NVLANE_ADDR")]
@@ -37,7 +38,7 @@ pub(crate) struct Connection {
 
 /// Identity, digests (with the letters of `spdk_nvme_perf`) and timeouts of all host commands.
 #[derive(Debug, Args)]
-pub(crate) struct HostOptions {
+pub struct HostOptions {
     /// Host NQN to connect as. [default: that of --config, else this machine's]
     #[arg(long, value_name = "NQN", help_heading = "Connection")]
     hostnqn: Option<String>,
@@ -93,16 +94,19 @@ pub(crate) struct HostOptions {
 
 impl HostOptions {
     /// Default timeout of one command.
-    pub(crate) const ANSWER: Duration = Duration::from_secs(10);
+    pub const ANSWER: Duration = Duration::from_secs(10);
 
     /// Timeout of one command.
-    pub(crate) fn answer(&self, default: Duration) -> Duration {
+    pub fn answer(&self, default: Duration) -> Duration {
         self.timeout.unwrap_or(default)
     }
 
     /// Options of a host that connects to this address, and does not reconnect. Without a connection timeout, the command
     /// timeout bounds connections too.
-    pub(crate) fn options(&self, default: Duration, address: &Address) -> Result<Options, Failure> {
+    ///
+    /// # Errors
+    /// The options contradict each other, or a secret or the configuration cannot be read.
+    pub fn options(&self, default: Duration, address: &Address) -> Result<Options, Failure> {
         let answer = self.answer(default);
         let mut wanted = self.wanted(address)?;
         let mut digests = Digests::empty();
@@ -233,7 +237,10 @@ fn wait(text: &str) -> Result<Duration, String> {
 
 impl Connection {
     /// The address to connect to.
-    pub(crate) fn address(&self) -> Result<Address, Failure> {
+    ///
+    /// # Errors
+    /// None is given, or it is none.
+    pub fn address(&self) -> Result<Address, Failure> {
         let Some(text) = &self.address else {
             return Err(Failure::usage(
                 "no address: write HOST[:PORT][/NQN] behind the command, or set NVLANE_ADDR",
@@ -243,17 +250,26 @@ impl Connection {
     }
 
     /// Connection options of commands that only query this address: one attempt, no I/O lanes.
-    pub(crate) fn options(&self, address: &Address) -> Result<Options, Failure> {
+    ///
+    /// # Errors
+    /// As [`HostOptions::options`].
+    pub fn options(&self, address: &Address) -> Result<Options, Failure> {
         Ok(self.host.options(HostOptions::ANSWER, address)?.without_lanes())
     }
 
     /// The address to connect to, with its subsystem, and the options for it.
-    pub(crate) fn subsystem(&self) -> Result<(Address, Options), Failure> {
+    ///
+    /// # Errors
+    /// As [`with_subsystem`].
+    pub fn subsystem(&self) -> Result<(Address, Options), Failure> {
         with_subsystem(self.address()?, |address| self.options(address))
     }
 
     /// Connects to the subsystem that the address names, or to the only one there.
-    pub(crate) fn associate(&self) -> Result<Association, Failure> {
+    ///
+    /// # Errors
+    /// As [`with_subsystem`], or the target does not accept the host.
+    pub fn associate(&self) -> Result<Association, Failure> {
         let (address, options) = self.subsystem()?;
         Ok(Association::connect(&address, options)?)
     }
@@ -261,7 +277,10 @@ impl Connection {
 
 /// The address with its subsystem, and the options for it. If the address names no subsystem, it is the only one that the
 /// discovery service there lists for this host.
-pub(crate) fn with_subsystem(
+///
+/// # Errors
+/// There is no such subsystem, or no one only, or the options do not go together.
+pub fn with_subsystem(
     address: Address,
     options_for: impl Fn(&Address) -> Result<Options, Failure>,
 ) -> Result<(Address, Options), Failure> {

@@ -10,7 +10,7 @@ use wire::text::without_hidden;
 use crate::journal;
 
 /// For `--help`.
-pub(crate) const HELP: &str = "\
+pub const HELP: &str = "\
 Exit codes:
   0  done
   1  failed on the way; the message says what and why
@@ -19,18 +19,18 @@ Exit codes:
   4  the target is unreachable, refused the connection, or has no such subsystem or namespace";
 
 /// Result of a command: its exit code, or why it failed.
-pub(crate) type Ended = Result<ExitCode, Failure>;
+pub type Ended = Result<ExitCode, Failure>;
 
 /// Why a command failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     kind: Kind,
     message: String,
 }
 
 /// Kind of failure; its number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// The reader closed our standard output: no message, exit code 0.
     Unread = 0,
     /// Failed after the work began.
@@ -44,12 +44,13 @@ pub(crate) enum Kind {
 }
 
 impl Failure {
-    pub(crate) fn new(kind: Kind, message: impl fmt::Display) -> Self {
+    /// A failure of this kind, with the message for its user.
+    pub fn new(kind: Kind, message: impl fmt::Display) -> Self {
         Self { kind, message: message.to_string() }
     }
 
     /// Standard output could not be written to.
-    pub(crate) fn output(error: std::io::Error) -> Self {
+    pub fn output(error: std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::BrokenPipe => Self::new(Kind::Unread, ""),
             _ => anyhow::Error::new(error).context("standard output").into(),
@@ -57,17 +58,18 @@ impl Failure {
     }
 
     /// The same failure with `before` in front of its message.
-    pub(crate) fn context(self, before: impl fmt::Display) -> Self {
+    pub fn context(self, before: impl fmt::Display) -> Self {
         Self { message: format!("{before}{}", self.message), ..self }
     }
 
     /// The same failure after part of the work was done: appends `behind`, and a usage error becomes a failure.
-    pub(crate) fn later(self, behind: impl fmt::Display) -> Self {
+    pub fn later(self, behind: impl fmt::Display) -> Self {
         let kind = if self.kind == Kind::Usage { Kind::Failed } else { self.kind };
         Self { kind, message: format!("{}{behind}", self.message) }
     }
 
-    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+    /// A failure of the caller: wrong options, or something that cannot be used.
+    pub fn usage(message: impl fmt::Display) -> Self {
         Self::new(Kind::Usage, message)
     }
 }
@@ -86,7 +88,7 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// Prints the message and returns the exit code.
-pub(crate) fn report(failure: &Failure) -> ExitCode {
+pub fn report(failure: &Failure) -> ExitCode {
     let priority = journal::prefix(Level::ERROR);
     for line in failure.message.lines() {
         // The message may contain text from a peer.
@@ -105,7 +107,7 @@ fn remedy(message: &str) -> String {
 
 /// Handles clap's errors and `--help`. An invalid value gets one line with the valid ones; for
 /// the rest the usage goes with it.
-pub(crate) fn wrong_options(error: &clap::Error) -> ExitCode {
+pub fn wrong_options(error: &clap::Error) -> ExitCode {
     if error.kind() != clap::error::ErrorKind::ValueValidation {
         error.exit();
     }

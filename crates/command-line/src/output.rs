@@ -12,8 +12,9 @@ use wire::text::{is_hidden, without_hidden};
 
 use crate::exit::Failure;
 
+/// The form of a result.
 #[derive(Debug, Args)]
-pub(crate) struct Output {
+pub struct Output {
     /// Output format.
     #[arg(
         short = 'o',
@@ -36,7 +37,10 @@ enum Format {
 
 impl Output {
     /// Writes a result in the chosen format.
-    pub(crate) fn print(&self, result: &(impl Display + Serialize)) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// Standard output cannot be written to.
+    pub fn print(&self, result: &(impl Display + Serialize)) -> Result<(), Failure> {
         let text = match self.format {
             // It may contain text from a target.
             Format::Text => without_hidden(&result.to_string(), true).into_owned(),
@@ -61,18 +65,24 @@ fn escaped_json(json: &str) -> String {
 }
 
 /// Writes to standard output, at once.
-pub(crate) fn write(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+///
+/// # Errors
+/// It cannot be written to.
+pub fn write(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes.as_ref()).and_then(|()| stdout.flush()).map_err(Failure::output)
 }
 
 /// Whether a path of the command line stands for standard input or output.
-pub(crate) fn is_standard(path: &Path) -> bool {
+pub fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
 /// Checks that results can be written to this file, before the work begins.
-pub(crate) fn check_file(path: Option<&Path>) -> Result<(), Failure> {
+///
+/// # Errors
+/// They cannot.
+pub fn check_file(path: Option<&Path>) -> Result<(), Failure> {
     let Some(path) = path.filter(|path| !is_standard(path)) else { return Ok(()) };
     let opened = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(_) => fs::remove_file(path),
@@ -89,7 +99,10 @@ pub(crate) fn check_file(path: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// Writes results: as a table, and as JSON if there is a file for it, or in the table's place if that is `-`.
-pub(crate) fn tell(
+///
+/// # Errors
+/// Standard output or the file cannot be written to.
+pub fn tell(
     table: impl FnOnce() -> String,
     json: impl FnOnce() -> serde_json::Result<String>,
     file: Option<&Path>,
