@@ -1,6 +1,7 @@
-//! Maps errors of a load to exit codes.
+//! Maps errors of a load, and of a target that was started for it, to exit codes.
 
 use load::runner::RunError;
+use load::target_process::TargetError;
 
 use crate::exit::{Failure, Kind};
 
@@ -12,5 +13,11 @@ impl From<RunError> for Failure {
             RunError::Host(error) => error.into(),
             stopped => Self::new(Kind::Failed, stopped),
         }
+    }
+}
+
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Self {
+        Self::new(Kind::Failed, error)
     }
 }

@@ -36,6 +36,7 @@ pub mod report;
 pub mod runner;
 pub mod steady;
 pub mod stream;
+pub mod target_process;
 pub mod terminal;
 pub mod verify;
 pub mod workload;

@@ -1,7 +1,7 @@
 //! `nvlane quickstart`: a target, verified load, speed relative to the ceiling, and next steps, without configuration.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,16 +12,17 @@ use command_line::exit::{Ended, Failure, Kind};
 use command_line::output;
 use command_line::signals::EndOnSignal;
 use host::{Address, Association, Options, Receive};
+use load::account::ProcessAccount;
 use load::ceiling::{CeilingSpec, measure};
 use load::disturbance::{Disturbance, Unmeasured};
 use load::environment::Environment;
 use load::report::Report;
 use load::runner::{self, Finished, RunSettings};
 use load::steady::median;
+use load::target_process::TargetProcess;
 use load::workload::{Pattern, Sizes, Stop, Workload};
 use reactor::CoreList;
 use serde_json::{Value, json};
-use study::{Served, ServedOptions};
 use wire::id::Nsid;
 
 use crate::perf;
@@ -114,7 +115,7 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
             cells.push(cell);
         }
     }
-    served.stop().map_err(crate::study::failure)?;
+    served.stop()?;
     print_disturbance(&cells)?;
     print_explanation(cores)?;
     if let Some(path) = &arguments.json {
@@ -130,15 +131,17 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
 }
 
 /// A target with a namespace in memory (1), one in a file (2), and one that discards all data (3).
-fn serve(directory: &Path, cores: Option<Cores>) -> Result<Served, Failure> {
-    let namespaces = [
-        format!("ram:{NAMESPACE}"),
-        format!("file:{}?size={NAMESPACE}", directory.join("namespace.img").display()),
-        format!("null:{NAMESPACE}"),
-    ];
-    let options = ServedOptions { core: cores.map(|cores| cores.target), ..ServedOptions::of(namespaces) };
-    let program = std::env::current_exe().context("which program this is")?;
-    Served::start(&program, &options).map_err(crate::study::failure)
+fn serve(directory: &Path, cores: Option<Cores>) -> Result<TargetProcess, Failure> {
+    let file = directory.join("namespace.img");
+    let mut command = Command::new(std::env::current_exe().context("which program this is")?);
+    command.args(["--log", "warn", "target", "--listen", "127.0.0.1:0"]);
+    command.args(["--namespace", &format!("ram:{NAMESPACE}")]);
+    command.args(["--namespace", &format!("file:{}?size={NAMESPACE}", file.display())]);
+    command.args(["--namespace", &format!("null:{NAMESPACE}")]);
+    if let Some(cores) = cores {
+        command.args(["--cores", &cores.target.to_string()]);
+    }
+    Ok(TargetProcess::start(command)?)
 }
 
 fn associate(address: &Address, nsid: u32) -> Result<Association, host::Error> {
@@ -148,7 +151,7 @@ fn associate(address: &Address, nsid: u32) -> Result<Association, host::Error> {
 
 /// Load of reads and writes of several sizes, every block checked.
 fn verify(
-    served: &Served,
+    served: &TargetProcess,
     nsid: u32,
     name: &str,
     cores: Option<Cores>,
@@ -188,7 +191,7 @@ fn verify(
 }
 
 fn load(
-    served: &Served,
+    served: &TargetProcess,
     nsid: u32,
     workload: &Workload,
     cores: Option<Cores>,
@@ -198,7 +201,7 @@ fn load(
     let namespace = association.addressed_namespace()?;
     let settings = RunSettings {
         cores: cores.map(|cores| cores.host).into_iter().collect(),
-        target: Some(served.account()),
+        target: Some(Arc::new(ProcessAccount(served.pid()))),
         ..RunSettings::default()
     };
     let mut live = perf::live::Live::ended_by(Arc::clone(stops), workload);
@@ -212,7 +215,7 @@ fn load(
 
 /// Measures one speed and its ceiling, in alternation.
 fn measure_cell(
-    served: &Served,
+    served: &TargetProcess,
     kind: &'static str,
     depth: u32,
     cores: Option<Cores>,

@@ -26,7 +26,7 @@ use reactor::{CoreList, EngineKind, SignalMask, SpinPolicy};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
-use store::Spec;
+use store::{Size, Spec};
 use subsystem::config::{
     ConfigFile, ListenerConfig, MemcachedAddress, MemcachedListenerConfig, NamespaceConfig, SecretSources,
     SubsystemConfig, TargetConfig, Threads, TlsPolicy, listen_address,
@@ -151,8 +151,8 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "USEC")]
     busy_poll: Option<u32>,
     /// Minimum size of write data that is received straight into its buffer, without a copy. [default: 16K]
-    #[arg(long, value_name = "BYTES", value_parser = load::workload::parse_bytes)]
-    in_place: Option<u64>,
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    in_place: Option<Size>,
     /// Minimum response size for zero-copy send, such as 64K; `off`; or `auto`: only on routes that leave this machine,
     /// disabled once the kernel reports that it copied anyway. [default: auto]
     #[arg(long, value_name = "SIZE")]
@@ -512,7 +512,7 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     if let Some(receive) = arguments.receive {
         config.reactors.receive = receive;
     }
-    if let Some(bytes) = arguments.in_place {
+    if let Some(Size(bytes)) = arguments.in_place {
         config.reactors.in_place_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     }
     if let Some(zero_copy) = arguments.zero_copy {
@@ -603,6 +603,10 @@ fn parse_listener(text: &str) -> Result<ListenerConfig, Failure> {
     let mut listener = ListenerConfig::new(address);
     listener.subsystems |= is_for_subsystems;
     Ok(listener)
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    Size::parse(text).map_err(|(_, why)| why)
 }
 
 fn failure(error: &StartError, file: Option<&ConfigFile>) -> Failure {

@@ -10,7 +10,7 @@ pub struct Size(pub u64);
 const SUFFIXES: [(char, u64); 4] = [('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
 
 impl Size {
-    /// Parses digits with an optional suffix.
+    /// Parses digits with an optional suffix: `64M`, `64m` or `64MiB`.
     ///
     /// # Errors
     /// The position of the error, bytes, and its description.
@@ -25,7 +25,9 @@ impl Size {
             _ => SUFFIXES
                 .iter()
                 .find(|(letter, _)| {
-                    suffix.len() == 1 && suffix.starts_with([*letter, letter.to_ascii_lowercase()])
+                    matches!(suffix.len(), 1 | 3)
+                        && suffix.starts_with([*letter, letter.to_ascii_lowercase()])
+                        && matches!(&suffix[1..], "" | "iB")
                 })
                 .map(|(_, factor)| *factor)
                 .ok_or_else(|| (end, format!("no size ends in '{suffix}': use K, M, G or T, as in 64M")))?,
@@ -45,6 +47,21 @@ impl fmt::Display for Size {
         match fitting {
             Some((letter, factor)) => write!(f, "{}{letter}", self.0 / factor),
             None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suffix_is_a_letter_with_or_without_ib() {
+        for (text, bytes) in [("512", 512), ("4k", 4096), ("64MiB", 64 << 20), ("1T", 1 << 40)] {
+            assert_eq!(Size::parse(text), Ok(Size(bytes)), "{text}");
+        }
+        for text in ["", "k", "4x", "4xiB", "1GB", "1Gib", "1G ", "1µ", "1µB", "-1", "1.5k"] {
+            assert!(Size::parse(text).is_err(), "{text}");
         }
     }
 }

@@ -15,6 +15,8 @@ pub enum Error {
     #[error("the target {0}")]
     Target(String),
     #[error(transparent)]
+    Process(#[from] load::target_process::TargetError),
+    #[error(transparent)]
     Host(#[from] host::Error),
     #[error(transparent)]
     Run(#[from] load::runner::RunError),

@@ -1,14 +1,14 @@
 //! A target in a child process of this machine. It ends when this process ends, even if by SIGKILL.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host::Address;
 use load::account::{Account, ProcessAccount};
+use load::target_process::TargetProcess;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -17,15 +17,10 @@ use crate::error::Error;
 use crate::process::own_memory_bytes;
 use crate::served_options::ServedOptions;
 
-/// The command of `--run`: prints the target's address, then waits for the end of its input, which ends with this
-/// process.
-const RUN: &str = "echo \"$NVLANE_ADDR\"; exec cat >/dev/null";
-
 /// A running target.
 #[derive(Debug)]
 pub(crate) struct LocalTarget {
-    address: Address,
-    child: Child,
+    process: TargetProcess,
     /// State file.
     state: Option<PathBuf>,
     /// That of the state file, removed with the target.
@@ -60,15 +55,12 @@ fn command_line(options: &ServedOptions, program: &Path, state: Option<&Path>) -
     if let Some(keys) = &options.keys {
         command.args(keys.arguments());
     }
-    command.args(options.tuning.arguments()).args(&options.arguments).args(["--run", RUN]);
+    command.args(options.tuning.arguments()).args(&options.arguments);
     command
 }
 
 /// Time limit for writing the state file.
 const TELL_TIME: Duration = Duration::from_secs(10);
-
-/// Time limit for a target to end by itself; it is killed then.
-const END_TIME: Duration = Duration::from_secs(20);
 
 impl LocalTarget {
     /// Starts a target and waits until it listens.
@@ -81,23 +73,13 @@ impl LocalTarget {
             .transpose()
             .map_err(|error| Error::system("a directory for the target's state", error))?;
         let state = directory.as_ref().map(|directory| directory.path().join("state.json"));
-        let mut command = command_line(options, program, state.as_deref());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| Error::system("cannot start the target", error))?;
-        let output = child.stdout.take().expect("piped");
-        let mut line = String::new();
-        let read = BufReader::new(output).read_line(&mut line);
-        read.map_err(|error| Error::system("the target's output", error))?;
-        let Ok(address) = line.trim().parse::<Address>() else {
-            let status = child.wait().map_err(|error| Error::system("the target", error))?;
-            return Err(Error::Target(format!("did not start ({status})")));
-        };
-        Ok(Self { address, child, state, _directory: directory, memcached: options.memcached })
+        let process = TargetProcess::start(command_line(options, program, state.as_deref()))?;
+        Ok(Self { process, state, _directory: directory, memcached: options.memcached })
     }
 
     /// Address on which the target listens.
     pub(crate) fn address(&self) -> &Address {
-        &self.address
+        self.process.address()
     }
 
     /// Address of its memcached listener.
@@ -107,7 +89,7 @@ impl LocalTarget {
 
     /// Process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// The account of its process.
@@ -145,28 +127,8 @@ impl LocalTarget {
     ///
     /// # Errors
     /// The target exited with an error.
-    pub(crate) fn stop(mut self) -> Result<(), Error> {
-        let status = self.end().map_err(|error| Error::system("the target", error))?;
-        if status.success() { Ok(()) } else { Err(Error::Target(format!("ended badly: {status}"))) }
-    }
-
-    fn end(&mut self) -> std::io::Result<ExitStatus> {
-        drop(self.child.stdin.take());
-        let until = Instant::now() + END_TIME;
-        while Instant::now() < until {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        self.child.kill()?;
-        self.child.wait()
-    }
-}
-
-impl Drop for LocalTarget {
-    fn drop(&mut self) {
-        let _ = self.end();
+    pub(crate) fn stop(self) -> Result<(), Error> {
+        Ok(self.process.stop()?)
     }
 }
 
@@ -193,19 +155,13 @@ mod tests {
             words(&options),
             format!(
                 "nvlane --log warn target --listen 127.0.0.1:0 --namespace null:1T --namespace ram:1M \
-                 --cores 3 --engine epoll --run {RUN}"
+                 --cores 3 --engine epoll"
             )
         );
         let tells = ServedOptions { tells: true, ..ServedOptions::of(["null:1T"]) };
-        assert!(words(&tells).contains(" --state state.json "));
+        assert!(words(&tells).ends_with(" --state state.json"));
         let launcher = ["ip", "netns", "exec", "there"].map(str::to_owned).to_vec();
         let there = ServedOptions { launcher, ..ServedOptions::of(["null:1T"]) };
         assert!(words(&there).starts_with("ip netns exec there nvlane --log warn target"));
-    }
-
-    #[test]
-    fn what_is_no_target_is_told_so() {
-        let error = LocalTarget::start(Path::new("false"), &ServedOptions::of(["null:1T"])).unwrap_err();
-        assert_eq!(error.to_string(), "the target did not start (exit status: 1)");
     }
 }
