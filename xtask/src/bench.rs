@@ -42,7 +42,15 @@ const BENCHES: [[&str; 2]; 3] =
 /// # Errors
 /// A measurement fails, or a bar is missed.
 pub(crate) fn run() -> Result<()> {
-    run_command(&mut cargo(&["build", "--release", "--locked", "--package", "nvlane"]))?;
+    run_command(&mut cargo(&[
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "nvlane",
+        "--package",
+        "nvlane-lab",
+    ]))?;
     let program = target_dir().join("release/nvlane");
     let mut missed = 0;
     let mut lines = Vec::new();

@@ -18,12 +18,13 @@ pub(crate) struct Options {
 
 /// What follows `make check`. What computes on its own runs beside what waits, so that no core is idle.
 const STEPS: &[Step] = &[
-    Step::new("optimized programs", 600, || build_optimized(&["nvlane", "nvlane-sim"])).beside(),
+    Step::new("optimized programs", 600, || build_optimized(&["nvlane", "nvlane-lab", "nvlane-sim"]))
+        .beside(),
     Step::new("dependencies", 400, deny::run).beside(),
     Step::new("instructions", 400, || instructions::run(&instructions::Options::default())).beside(),
     Step::new("simulation", 1000, sim::run_many).beside(),
     Step::new("slow tests", 900, check::slow_tests),
-    Step::new("programs", 60, || build_programs(&["nvlane", "nvlane-torture"])),
+    Step::new("programs", 60, || build_programs(&["nvlane", "nvlane-lab", "nvlane-torture"])),
     Step::new("quickstart", 60, quickstart),
     Step::new("system calls", 60, syscalls::run),
     Step::new("torture", 200, torture::run_some),

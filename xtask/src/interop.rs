@@ -22,7 +22,7 @@ use guest::Guest;
 use outside::Outside;
 use target::Target;
 
-use crate::command::{optimized_program, root, target_dir};
+use crate::command::{build_optimized, optimized_program, root, target_dir};
 use crate::deps;
 
 /// The kernels that are tried unless others are named.
@@ -303,7 +303,8 @@ fn binary(options: &Options) -> Result<PathBuf> {
     if let Some(path) = &options.target_bin {
         return path.canonicalize().with_context(|| format!("no binary {}", path.display()));
     }
-    // Emulated guests run it, too.
+    // Emulated guests run it, too, and the laboratory beside it.
+    build_optimized(&["nvlane-lab"])?;
     optimized_program("nvlane")
 }
 

@@ -1,4 +1,4 @@
-//! `nvlane`: a target, host tools and a laboratory for remote NVMe over plain TCP.
+//! `nvlane`: a target and host tools for remote NVMe over plain TCP.
 #![forbid(unsafe_code)]
 
 mod adq;
@@ -10,18 +10,17 @@ mod human_size;
 mod identify;
 mod keys;
 mod kv;
+mod lab;
 mod list;
 mod local_address;
 mod memory_limit;
 mod perf;
-mod probe;
 mod quickstart;
 mod reload;
 mod run;
 mod serve;
 mod service_manager;
 mod smart_log;
-mod study;
 
 use std::process::ExitCode;
 
@@ -33,7 +32,7 @@ use command_line::{exit, logging, manual, signals};
 #[global_allocator]
 static ALLOCATOR: reactor::ProgramAllocator = reactor::ProgramAllocator;
 
-/// Remote NVMe over plain TCP: a target, host tools and a laboratory.
+/// Remote NVMe over plain TCP: a target and host tools, and a laboratory beside them.
 #[derive(Debug, Parser)]
 #[command(name = "nvlane", version, max_term_width = 110, after_help = exit::HELP)]
 struct Cli {
@@ -68,10 +67,12 @@ enum Command {
     Keys(keys::KeysArguments),
     /// Put load on a namespace and measure it; `perf ceiling` measures plain sockets for comparison.
     Perf(perf::PerfArguments),
-    /// Send hostile input to a target (or host) and check its reaction.
-    Probe(probe::ProbeArguments),
-    /// Run a named experiment on this machine: variants side by side, with a report and figures.
-    Study(study::StudyArguments),
+    /// Send hostile input to a target (or host) and check its reaction (program nvlane-lab).
+    #[command(disable_help_flag = true)]
+    Probe(lab::LabArguments),
+    /// Run a named experiment on this machine: variants side by side, with a report and figures (program nvlane-lab).
+    #[command(disable_help_flag = true)]
+    Study(lab::LabArguments),
     /// Give queues of a network device to classes of traffic: plan, apply, verify, remove.
     Adq(adq::AdqArguments),
     /// Write a completion script for a shell.
@@ -115,8 +116,7 @@ fn main() -> ExitCode {
         Command::Kv(arguments) => kv::kv(&arguments),
         Command::Keys(arguments) => keys::keys(&arguments),
         Command::Perf(arguments) => perf::perf(&arguments, &given),
-        Command::Probe(arguments) => probe::probe(&arguments),
-        Command::Study(arguments) => study::study(&arguments),
+        Command::Probe(_) | Command::Study(_) => lab::become_lab(),
         Command::Adq(arguments) => adq::adq(&arguments),
         Command::Completions(arguments) => manual::completions(&arguments, &mut Cli::command()),
         Command::Man(arguments) => manual::man(&arguments, Cli::command()),

@@ -34,7 +34,8 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         };
         let cores = format!("{}", reactor::CoreList::allowed().expect("cores"));
         let arguments = format!("--engine {engine} --cores {cores} --placement napi --busy-poll 50");
-        let target = Target::start(&network, directory.path(), "ram:1M", &arguments);
+        let target =
+            Target::start(env!("CARGO_BIN_EXE_nvlane"), &network, directory.path(), "ram:1M", &arguments);
         let busy_poll = BusyPoll::us(50);
         let wanted = Options { lanes: LANE_COUNT, depth: 8, ..options() }.tuned(|tuning| {
             tuning.busy_poll = busy_poll;

@@ -35,7 +35,13 @@ fn lanes_give_up_what_the_kernel_does_not_do() {
         let Some(network) = Network::new(number) else { return };
         let directory = tempfile::tempdir().expect("a directory");
         let storage = format!("file:{}?size=8M", directory.path().join("1.img").display());
-        let target = Target::start(&network, directory.path(), &storage, &format!("--engine {engine}"));
+        let target = Target::start(
+            env!("CARGO_BIN_EXE_nvlane"),
+            &network,
+            directory.path(),
+            &storage,
+            &format!("--engine {engine}"),
+        );
         let wanted =
             Options { lanes: 1, depth: 8, ..options() }.tuned(|tuning| tuning.zero_copy = ZeroCopy::Auto);
         let association = Association::connect(&target.address, wanted).expect("a host connects");

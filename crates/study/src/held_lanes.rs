@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use host::{Address, Options};
 
-use crate::bench::Bench;
 use crate::descriptors::host_lane_count_max;
 use crate::experiment::Error;
 use crate::keys;
@@ -47,7 +46,6 @@ impl HeldLanes {
     /// # Errors
     /// A lane does not connect; its process has written the reason to the standard error of this process.
     pub(crate) fn connect(
-        bench: &Bench,
         served: &Served,
         count: u64,
         depth: u16,
@@ -58,7 +56,7 @@ impl HeldLanes {
         let mut left = count;
         while left > 0 {
             let part = left.min(most);
-            held_lanes.holders.push(Holder::start(bench, served, part, depth, tls_key)?);
+            held_lanes.holders.push(Holder::start(served, part, depth, tls_key)?);
             left -= part;
         }
         held_lanes.expect(CONNECTED)?;
@@ -92,14 +90,10 @@ impl HeldLanes {
 }
 
 impl Holder {
-    fn start(
-        bench: &Bench,
-        served: &Served,
-        count: u64,
-        depth: u16,
-        tls_key: Option<&Path>,
-    ) -> Result<Self, Error> {
-        let mut command = Command::new(&bench.program);
+    fn start(served: &Served, count: u64, depth: u16, tls_key: Option<&Path>) -> Result<Self, Error> {
+        let program = std::env::current_exe();
+        let program = program.map_err(|error| Error::system("which program this is", error))?;
+        let mut command = Command::new(program);
         command.args(["study", "--hold"]).arg(served.address().to_string());
         command
             .args([count.to_string(), depth.to_string()])

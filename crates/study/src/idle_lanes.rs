@@ -48,12 +48,12 @@ pub(crate) fn measure(
 ) -> Result<Values, Error> {
     let tls_key = keys.map(Keys::tls_path);
     // The first lane makes the target allocate what all lanes share.
-    let mut first = HeldLanes::connect(bench, &served, 1, DEPTH, tls_key)?;
+    let mut first = HeldLanes::connect(&served, 1, DEPTH, tls_key)?;
     first.exercise()?;
     let before_bytes = served.own_memory_bytes()?;
 
     let start = Instant::now();
-    let mut held_lanes = HeldLanes::connect(bench, &served, lanes, DEPTH, tls_key)?;
+    let mut held_lanes = HeldLanes::connect(&served, lanes, DEPTH, tls_key)?;
     let connect_us = start.elapsed().as_secs_f64() * 1e6;
     let fresh_bytes = served.own_memory_bytes()?;
     held_lanes.exercise()?;

@@ -73,12 +73,16 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Copies a program to where the guest sees it as `/share/nvlane`.
+    /// Copies nvlane to where the guest sees it as `/share/nvlane`, and nvlane-lab if it is beside it.
     ///
     /// # Errors
     /// The copy fails.
     pub(crate) fn bring_nvlane(&self, program: &Path) -> Result<()> {
         fs::copy(program, self.share.join("nvlane")).context("cannot copy nvlane to the guest")?;
+        let lab = program.with_file_name("nvlane-lab");
+        if lab.is_file() {
+            fs::copy(lab, self.share.join("nvlane-lab")).context("cannot copy nvlane-lab to the guest")?;
+        }
         Ok(())
     }
 

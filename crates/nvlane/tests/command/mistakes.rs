@@ -36,7 +36,6 @@ fn a_core_that_is_not_there_is_named() {
         &["perf", address, "-c", "1023"],
         &["perf", "ceiling", "-c", "0,1023"],
         &["kv", "bench", address, "-c", "1023"],
-        &["study", "ceiling", "-c", "0,1023"],
     ] {
         let line = run(command).complaint(USAGE);
         assert!(line.contains("there is no core 1023 for this process, which runs on"), "{line}");
@@ -80,7 +79,7 @@ fn numbers_and_times_say_what_they_should_be() {
         (&["kv", "bench", "-t", "0"], "at least 0.001 seconds"),
         (&["kv", "bench", "-b", "70000"], "0..=65535"),
         (&["target", "--busy-poll", "x"], "write a whole number"),
-        (&["--log", "inof", "study", "list"], "is no level"),
+        (&["--log", "inof", "list"], "is no level"),
     ] {
         let line = run(command).complaint(USAGE);
         assert!(line.contains(hint), "{command:?}: {line}");
@@ -91,22 +90,17 @@ fn numbers_and_times_say_what_they_should_be() {
 fn mistyped_names_come_with_what_was_probably_meant() {
     let spec = |text| ["target", "--listen", "127.0.0.1:0", "--namespace", text];
     for (command, meant) in [
-        (&["study", "cieling"][..], "did you mean ceiling?"),
-        (&["study", "lst"], "did you mean list?"),
-        (&["study", "kv-hitratio", "--quick"], "did you mean kv-hit-ratio?"),
-        (&spec("rma:1G"), "did you mean ram?"),
-        (&spec("1G"), "did you mean ram:1G?"),
-        (&spec("/dev/nvme9n9"), "did you mean device:/dev/nvme9n9?"),
-        (&spec("/srv/disk.img"), "did you mean file:/srv/disk.img?"),
-        (&spec("ram:1G?ro"), "did you mean readonly?"),
-        (&spec("file:/srv/disk.img&size=1G"), "write ?size=1G"),
-        (&spec("kv:ram:1G?evicts=none"), "did you mean evict?"),
+        (spec("rma:1G"), "did you mean ram?"),
+        (spec("1G"), "did you mean ram:1G?"),
+        (spec("/dev/nvme9n9"), "did you mean device:/dev/nvme9n9?"),
+        (spec("/srv/disk.img"), "did you mean file:/srv/disk.img?"),
+        (spec("ram:1G?ro"), "did you mean readonly?"),
+        (spec("file:/srv/disk.img&size=1G"), "write ?size=1G"),
+        (spec("kv:ram:1G?evicts=none"), "did you mean evict?"),
     ] {
         let line = run(command).complaint(USAGE);
         assert!(line.contains(meant), "{command:?}: {line}");
     }
-    let line = run(["study", "nothing-like-it"]).complaint(USAGE);
-    assert!(line.contains("there are ceiling, "), "{line}");
 }
 
 #[test]
@@ -137,8 +131,6 @@ fn results_that_could_not_be_written_are_not_measured() {
         &["perf", "ceiling", "-t", "600", "--json", "/nowhere/at/all"],
         &["kv", "bench", &keys, "-t", "600", "--json", "/nowhere/at/all"],
         &["quickstart", "--json", "/nowhere/at/all"],
-        &["probe", &blocks, "--json", "/nowhere/at/all"],
-        &["study", "ceiling", "--out", "/proc/nowhere"],
         &["target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--state", "/nowhere/at/all"],
     ] {
         let line = run(command).complaint(USAGE);
@@ -166,12 +158,10 @@ fn a_reader_that_has_seen_enough_ends_the_command_without_a_word() {
     let stored = run(["kv", "bench", &target.address, "-k", "20000", "-t", "0.01", "-a", "0"]);
     assert_eq!(stored.code, 0, "{}", stored.stderr);
     for command in [
-        &["probe", "--list"][..],
-        &["perf", "ceiling", "-q", "1,1,1,1", "-t", "0.01", "-a", "0"],
+        &["perf", "ceiling", "-q", "1,1,1,1", "-t", "0.01", "-a", "0"][..],
         &["kv", "dump", &target.address],
         &["kv", "list", &target.address],
         &["completions", "bash"],
-        &["study", "list"],
     ] {
         let mut process =
             nvlane().args(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -191,12 +181,6 @@ fn a_namespace_of_the_other_kind_is_not_what_was_asked_for() {
         let line = run(command).complaint(4);
         assert!(line.contains("`nvlane identify` shows what it is"), "{line}");
     }
-}
-
-#[test]
-fn an_unreachable_peer_ends_a_probe_with_its_exit_code() {
-    let line = run(["probe", "127.0.0.1:1/nqn.2026-01.io.nvlane:x"]).complaint(4);
-    assert!(line.contains("before any row"), "{line}");
 }
 
 #[test]

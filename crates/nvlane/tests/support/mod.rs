@@ -5,14 +5,26 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::sync::LazyLock;
 
 use peer::fake_target::FakeTarget;
 use peer::session::{Event, Session, Then};
 use peer::stage::Setup;
 
+/// Path of the program nvlane, which cargo builds beside the test programs of all packages.
+pub(crate) fn program() -> &'static str {
+    static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+        let test = std::env::current_exe().expect("a path");
+        let path = test.ancestors().nth(2).expect("a directory").join("nvlane");
+        assert!(path.is_file(), "{} is missing: cargo build --workspace --bins", path.display());
+        path.into_os_string().into_string().expect("text")
+    });
+    &PROGRAM
+}
+
 /// The command with an environment cleared of nvlane's variables.
 pub(crate) fn nvlane() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nvlane"));
+    let mut command = Command::new(program());
     command.env_remove("NVLANE_ADDR").env_remove("RUST_BACKTRACE").env("NVLANE_LOG", "warn");
     command.stdin(Stdio::null());
     command

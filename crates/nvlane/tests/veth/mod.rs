@@ -4,11 +4,12 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::setup::PATIENCE;
+/// Time limit for a target to start.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn run(program: &str, arguments: &str) -> Result<(), String> {
     let output = Command::new(program).args(arguments.split_ascii_whitespace()).output();
@@ -85,10 +86,17 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn start(network: &Network, directory: &Path, storage: &str, arguments: &str) -> Self {
+    /// Serves this storage with the program nvlane.
+    pub(crate) fn start(
+        program: &str,
+        network: &Network,
+        directory: &Path,
+        storage: &str,
+        arguments: &str,
+    ) -> Self {
         let state = directory.join("state.json");
         let mut child = Command::new("ip")
-            .args(["netns", "exec", &network.namespace, env!("CARGO_BIN_EXE_nvlane"), "target"])
+            .args(["netns", "exec", &network.namespace, program, "target"])
             .args(["--listen", &format!("{}:0", network.address), "--namespace", storage])
             .arg("--state")
             .arg(&state)

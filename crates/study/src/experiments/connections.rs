@@ -76,7 +76,7 @@ impl Experiment for Connections {
         let served = bench.serve()?;
         let lanes = cell.word("lanes");
         let before_bytes = served.own_memory_bytes()?;
-        let mut held_lanes = HeldLanes::connect(bench, &served, lanes.into(), IDLE_DEPTH, None)?;
+        let mut held_lanes = HeldLanes::connect(&served, lanes.into(), IDLE_DEPTH, None)?;
         held_lanes.exercise()?;
         let used_bytes = served.own_memory_bytes()?.saturating_sub(before_bytes);
         drop(held_lanes);

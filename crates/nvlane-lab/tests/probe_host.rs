@@ -1,5 +1,6 @@
 //! Every fault that `nvlane probe` injects into a target, against the host library and nvlane's commands.
 
+#[path = "../../nvlane/tests/support/mod.rs"]
 mod support;
 
 use serde_json::Value;
@@ -34,7 +35,7 @@ fn our_library_bears_every_row() {
 
 #[test]
 fn our_commands_bear_what_they_meet() {
-    let command = |verb: &str| format!("{} --log error {verb} --timeout 2", env!("CARGO_BIN_EXE_nvlane"));
+    let command = |verb: &str| format!("{} --log error {verb} --timeout 2", support::program());
     assert_good(&probe(&["--run", &command("identify")]), 7);
     let rows = ["--row", "H1", "--row", "H16", "--row", "H17", "--row", "H18", "--row", "H22"];
     assert_good(&probe(&[&rows[..], &["--run", &command("discover")]].concat()), 5);
@@ -48,7 +49,7 @@ fn our_commands_bear_what_they_meet() {
 #[test]
 fn json_has_what_the_target_has_said() {
     let directory = tempfile::tempdir().unwrap();
-    let (nvlane, place) = (env!("CARGO_BIN_EXE_nvlane"), directory.path().display());
+    let (nvlane, place) = (support::program(), directory.path().display());
     let command = format!("{nvlane} --log error identify --timeout 2 -o json > {place}/$$.json");
     assert_good(&probe(&["--row", "H17", "--run", &command]), 1);
     let shown = std::fs::read_dir(directory.path()).unwrap().map(|entry| {
@@ -66,7 +67,7 @@ fn json_has_what_the_target_has_said() {
 #[test]
 fn our_load_bears_what_comes_in_place_of_data() {
     let perf = "perf -t 0.1 -a 0 -q 2 -o 4k/50:64k/50 -w randrw --verify -H -I $NVLANE_ADDR";
-    let command = format!("{} --log error {perf}", env!("CARGO_BIN_EXE_nvlane"));
+    let command = format!("{} --log error {perf}", support::program());
     let rows = ["H4", "H5", "H6", "H8", "H9", "H10", "H12"].map(|row| ["--row", row]).concat();
     assert_good(&probe(&[&rows[..], &["--run", &command]].concat()), 7);
 }

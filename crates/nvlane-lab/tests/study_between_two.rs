@@ -1,10 +1,9 @@
 //! A study and a study server as users run them, over 127.0.0.1.
 
-#[allow(dead_code)] // Each test program uses a part of it.
-#[path = "end_to_end/setup.rs"]
-mod setup;
+#[path = "../../nvlane/tests/support/mod.rs"]
 mod support;
 #[allow(dead_code)]
+#[path = "../../nvlane/tests/veth/mod.rs"]
 mod veth;
 
 use std::fs;

@@ -1,5 +1,6 @@
 //! Measurements on a busy machine: no number, no verdict, and the reason.
 
+#[path = "../../nvlane/tests/support/mod.rs"]
 mod support;
 
 use std::process::{Child, Command, Stdio};
@@ -89,7 +90,7 @@ fn a_load_beside_its_ceiling_on_a_busy_machine_has_no_share() {
             .args(["target", "--listen", "127.0.0.1:0", "--namespace", "null:1G", "--cores"])
             .arg(cores[1].to_string())
             .args(["--run", "$NVLANE perf -t 1 -a 0.1 -q 4 --ceiling --json - -c $CORE"])
-            .env("NVLANE", env!("CARGO_BIN_EXE_nvlane"))
+            .env("NVLANE", support::program())
             .env("CORE", cores[0].to_string()),
     );
     let document: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");

@@ -20,6 +20,7 @@ use study::remote::{PORT, PortRange};
 
 use super::failure;
 use super::far_targets::token_of_file;
+use crate::product::product;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -95,7 +96,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ended {
     };
     let listen = arguments.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], PORT)));
     let settings = ServerSettings {
-        program: std::env::current_exe().context("which program this is")?,
+        program: product()?,
         listen,
         data_address: arguments.data_address,
         data_ports: arguments.data_ports,

@@ -1,5 +1,6 @@
 //! Every row of `nvlane probe` for targets, with both engines.
 
+#[path = "../../nvlane/tests/support/mod.rs"]
 mod support;
 
 use std::thread;
@@ -40,7 +41,7 @@ fn probe(engine: &str) -> (Vec<String>, Vec<String>) {
     let mut command = nvlane();
     command.args(["target", "--listen", "127.0.0.1:0", "--config", "target.toml", "--state", "state.json"]);
     command.args(["--run", script]);
-    command.current_dir(&directory).env("NVLANE", env!("CARGO_BIN_EXE_nvlane")).env("NVLANE_LOG", "info");
+    command.current_dir(&directory).env("NVLANE", support::program()).env("NVLANE_LOG", "info");
     let status = command.stderr(log).stdout(std::process::Stdio::null()).status().expect("the target runs");
     let said = std::fs::read_to_string(path("log")).expect("a log");
     assert!(!said.contains("panicked"), "{said}");
@@ -88,10 +89,7 @@ fn a_target_that_authenticates_bears_every_row_of_authentication() {
     let mut command = nvlane();
     command.args(["target", "--listen", "127.0.0.1:0", "--namespace", "ram:16M"]);
     command.args(["--dhchap-secret", "host.key", "--dhchap-ctrl-secret", "controller.key", "--run", &script]);
-    command
-        .current_dir(&directory)
-        .env("NVLANE", env!("CARGO_BIN_EXE_nvlane"))
-        .stdout(std::process::Stdio::null());
+    command.current_dir(&directory).env("NVLANE", support::program()).stdout(std::process::Stdio::null());
     let output = command.output().expect("the target runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains("panicked"), "{said}");
@@ -127,8 +125,7 @@ fn outcomes(keys: &tempfile::TempDir, target: &str, probe: &str, rows: &[&str]) 
     let mut command = nvlane();
     command.args(["target", "--listen", "127.0.0.1:0", "--namespace", "ram:64M"]);
     command.args(target.split_whitespace()).args(["--run", &script]).current_dir(keys);
-    let output =
-        command.env("NVLANE", env!("CARGO_BIN_EXE_nvlane")).stdout(std::process::Stdio::null()).output();
+    let output = command.env("NVLANE", support::program()).stdout(std::process::Stdio::null()).output();
     let said = String::from_utf8_lossy(&output.expect("the target runs").stderr).into_owned();
     assert!(!said.contains("panicked"), "{said}");
     let json = std::fs::read_to_string(keys.path().join("all.json"))

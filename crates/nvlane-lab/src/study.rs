@@ -29,6 +29,8 @@ use study::results::{Settings, Study};
 use study::two_machines::{self, TargetMachine};
 use study::{catalogue, csv, page, summary, svg};
 
+use crate::product::product;
+
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -300,7 +302,7 @@ impl StudyArguments {
             None if self.quick => Times::QUICK,
             None => Times::USUAL,
         };
-        let program = std::env::current_exe().context("which program this is")?;
+        let program = product()?;
         // The target's process may run in another directory.
         let scratch = std::path::absolute(out).context("the directory of the report")?;
         let devices = self.interface.clone().zip(self.peer.clone());
@@ -359,7 +361,7 @@ fn write(study: &Study, directory: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// The exit code of an experiment that failed.
-pub(crate) fn failure(error: Error) -> Failure {
+fn failure(error: Error) -> Failure {
     match error {
         Error::Host(error) => error.into(),
         Error::Run(error) => error.into(),

@@ -1,5 +1,6 @@
 //! Studies as users run them. Measured values are not checked, as machines differ.
 
+#[path = "../../nvlane/tests/support/mod.rs"]
 mod support;
 
 use std::fs;

@@ -1,0 +1,59 @@
+//! `nvlane-lab`: the laboratory of nvlane. `nvlane study` and `nvlane probe` start it.
+#![forbid(unsafe_code)]
+
+mod probe;
+mod product;
+mod study;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use command_line::logging::LogOptions;
+use command_line::{exit, logging, manual, signals};
+
+/// As the host library has it in nvlane: the control path allocates; the data path does not.
+#[global_allocator]
+static ALLOCATOR: reactor::ProgramAllocator = reactor::ProgramAllocator;
+
+/// The laboratory of nvlane: experiments and hostile input. `nvlane study` and `nvlane probe` start this program.
+#[derive(Debug, Parser)]
+#[command(name = "nvlane-lab", version, max_term_width = 110, after_help = exit::HELP)]
+struct Cli {
+    #[command(flatten)]
+    log: LogOptions,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant)] // One value exists per process.
+enum Command {
+    /// Send hostile input to a target (or host) and check its reaction.
+    Probe(probe::ProbeArguments),
+    /// Run a named experiment on this machine: variants side by side, with a report and figures.
+    Study(study::StudyArguments),
+    /// Write a completion script for a shell.
+    Completions(manual::CompletionsArguments),
+    /// Write the manual pages.
+    Man(manual::ManArguments),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::wrong_options(&error),
+    };
+    logging::start(&cli.log, "warn");
+    signals::outlive_file_size_limit();
+    reactor::allow_descriptors();
+    let result = match cli.command {
+        Command::Probe(arguments) => probe::probe(&arguments),
+        Command::Study(arguments) => study::study(&arguments),
+        Command::Completions(arguments) => manual::completions(&arguments, &mut Cli::command()),
+        Command::Man(arguments) => manual::man(&arguments, Cli::command()),
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => exit::report(&failure),
+    }
+}
