@@ -68,6 +68,8 @@ const LENGTH_BITS: u32 = 13;
 const FLAG_BITS: u32 = 16;
 /// Bits of the expiry, in seconds of the partition's clock: 17 years.
 const EXPIRY_BITS: u32 = 29;
+/// The latest expiry that a pair can have: later ones never come.
+pub(crate) const EXPIRY_MAX: u32 = (1 << EXPIRY_BITS) - 1;
 const FLAGS_FROM: u32 = LENGTH_BITS + STAMP_BITS;
 const EXPIRY_FROM: u32 = FLAGS_FROM + FLAG_BITS;
 const _: () = assert!(PIECE_BYTES < 1 << LENGTH_BITS && EXPIRY_FROM + EXPIRY_BITS == u64::BITS);
@@ -139,7 +141,7 @@ impl Header {
     pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
         let first =
             self.cas & ((1 << CAS_BITS) - 1) | u64::from(self.key_bytes) << 48 | u64::from(self.bits) << 56;
-        let expiry = if self.expiry < 1 << EXPIRY_BITS { self.expiry } else { 0 };
+        let expiry = if self.expiry <= EXPIRY_MAX { self.expiry } else { 0 };
         let second = u64::from(self.value_bytes)
             | u64::from(self.stamp) << LENGTH_BITS
             | u64::from(self.flags) << FLAGS_FROM

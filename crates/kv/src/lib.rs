@@ -27,6 +27,8 @@ mod evicted;
 mod eviction;
 #[cfg(test)]
 mod eviction_tests;
+#[cfg(test)]
+mod far_memory_tests;
 mod ghosts;
 #[cfg(test)]
 mod growth_tests;

@@ -51,3 +51,18 @@ impl Home {
     /// No bucket, for a key whose bucket was not prefetched.
     pub const NONE: Self = Self(0);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_places_of_the_last_lines_read_back() {
+        for node in [0, 1, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
+            for (cell, item) in [(0, None), (11, Some(0)), (11, Some(u32::MAX)), (3, Some(1 << 31))] {
+                let place = Place::new(node, cell, item);
+                assert_eq!((place.node(), place.cell(), place.item()), (node, cell, item));
+            }
+        }
+    }
+}

@@ -231,6 +231,12 @@ impl Regions {
         self.regions.len()
     }
 
+    /// Takes only those of the free regions from now on for which this holds.
+    #[cfg(test)]
+    pub(crate) fn keep_free(&mut self, is_kept: impl Fn(u32) -> bool) {
+        self.free.retain(|region| is_kept(*region));
+    }
+
     /// Number of regions to be reached by a resize, else that of all.
     pub(crate) fn target(&self) -> usize {
         self.target

@@ -3,10 +3,13 @@
 mod clock;
 mod crash;
 mod damage;
+mod disk;
+mod far;
 mod full_log;
 mod full_memory;
 mod late;
 mod limits;
+mod many_losses;
 mod pressure;
 
 use std::collections::BTreeMap;
@@ -22,6 +25,7 @@ use crate::pair::{Attributes, Condition, Marks, Stored};
 use crate::processor::Processor;
 use crate::record::RECORD_EXTRA_BYTES;
 use crate::settings::{Eviction, Settings};
+use disk::Disk;
 
 const SECTOR_BYTES: usize = 512;
 const UNIX_S: i64 = 1_000_000;
@@ -41,67 +45,6 @@ fn settings(sync: Sync) -> LogSettings {
         segment_count: 12,
         block_bytes: 512,
         sync,
-    }
-}
-
-/// A disk with a volatile cache. A durable write settles its own sectors, a flush all.
-struct Disk {
-    /// Contents as read.
-    bytes: Vec<u8>,
-    /// What the sectors that are not durable held when they last were.
-    before: BTreeMap<usize, Vec<u8>>,
-    /// Sectors that may or may not have been written, in order.
-    unsure: Vec<(usize, Vec<u8>)>,
-}
-
-impl Disk {
-    fn new(settings: &LogSettings) -> Self {
-        let mut bytes = vec![0; (settings.start + settings.segment_count * settings.segment_bytes) as usize];
-        create(settings.identity, &mut bytes[..SUPERBLOCK_COUNT * settings.block_bytes as usize]);
-        Self::of(bytes)
-    }
-
-    fn of(bytes: Vec<u8>) -> Self {
-        Self { bytes, before: BTreeMap::new(), unsure: Vec::new() }
-    }
-
-    fn write(&mut self, start: usize, bytes: &[u8]) {
-        for (offset, sector) in (start..).step_by(SECTOR_BYTES).zip(bytes.chunks(SECTOR_BYTES)) {
-            let old = &mut self.bytes[offset..offset + SECTOR_BYTES];
-            self.before.entry(offset).or_insert_with(|| old.to_vec());
-            old.copy_from_slice(sector);
-            self.unsure.push((offset, sector.to_vec()));
-        }
-    }
-
-    fn settle(&mut self, range: &Range<usize>) {
-        self.before.retain(|offset, _| !range.contains(offset));
-        self.unsure.retain(|(offset, _)| !range.contains(offset));
-    }
-
-    /// Contents after a power cut that loses all that it can.
-    fn durable(&self) -> Vec<u8> {
-        self.cut(|_| false)
-    }
-
-    /// Contents after a power cut, with the unsure sectors for which `is_there` holds.
-    fn cut(&self, is_there: impl Fn(usize) -> bool) -> Vec<u8> {
-        let mut bytes = self.bytes.clone();
-        let unsure = self.unsure.iter().enumerate().filter(|(at, _)| is_there(*at));
-        for (offset, sector) in self.before.iter().chain(unsure.map(|(_, (offset, sector))| (offset, sector)))
-        {
-            bytes[*offset..*offset + SECTOR_BYTES].copy_from_slice(sector);
-        }
-        bytes
-    }
-
-    /// The end of the process that writes: of the last `count` sectors only those remain for which `is_there` holds.
-    /// Nothing becomes durable by that.
-    fn kill(mut self, count: usize, is_there: impl Fn(usize) -> bool) -> Self {
-        let (first, mut at) = (self.unsure.len() - count, 0..);
-        self.unsure.retain(|_| at.next().is_some_and(|at| at < first || is_there(at)));
-        self.bytes = self.cut(|_| true);
-        self
     }
 }
 
@@ -184,7 +127,7 @@ impl Bench {
     fn end_write(&mut self) {
         let write = self.write.take().expect("one is under way");
         if write.is_durable {
-            let start = write.offset as usize;
+            let start = self.disk.index(write.offset, write.length).expect("it was written");
             self.disk.settle(&(start..start + write.length));
         }
         self.log.on_written(&mut self.processor, !self.fails);
@@ -193,13 +136,13 @@ impl Bench {
     fn carry_out(&mut self, work: Work) {
         match work {
             Work::Read { job, offset, length } => {
-                let bytes = self.disk.bytes[offset as usize..offset as usize + length].to_vec();
+                let bytes = self.disk.read(offset, length);
                 self.log.on_read(&mut self.processor, job, Some(&bytes[..]).filter(|_| !self.fails));
             }
             Work::Write => {
                 let Some(write) = self.log.fill(&mut self.processor, &mut self.buffer) else { return };
                 assert!(write.offset.is_multiple_of(512) && write.length.is_multiple_of(512));
-                self.disk.write(write.offset as usize, &self.buffer[..write.length]);
+                self.disk.write(write.offset, &self.buffer[..write.length]);
                 self.write = Some(write);
             }
             Work::Flush => {

@@ -76,7 +76,7 @@ fn damageable(is_stopped: bool) -> (Vec<u8>, Pairs, Pairs) {
     (bench.disk.durable(), after, before)
 }
 
-fn read_of(image: &[u8]) -> impl FnMut(u64, &mut [u8]) -> std::io::Result<()> {
+pub(super) fn read_of(image: &[u8]) -> impl FnMut(u64, &mut [u8]) -> std::io::Result<()> {
     move |offset, into| {
         into.fill(0);
         let there = image.get(offset as usize..).unwrap_or_default();
@@ -119,7 +119,7 @@ fn contents(bench: &mut Bench) -> (Pairs, BTreeSet<Vec<u8>>) {
 
 impl Bench {
     /// Whether the value of a key is lost: commands that need it are refused.
-    fn is_lost(&mut self, key: &[u8]) -> bool {
+    pub(super) fn is_lost(&mut self, key: &[u8]) -> bool {
         let hash = self.processor.hash(key);
         if !self.processor.is_stub(hash, key) {
             return false;

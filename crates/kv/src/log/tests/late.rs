@@ -78,7 +78,7 @@ impl Bench {
             self.carry_out(work);
             return true;
         };
-        let bytes = self.disk.bytes[offset as usize..offset as usize + length].to_vec();
+        let bytes = self.disk.read(offset, length);
         let seen = Some(bytes).filter(|_| late.random.below(2) == 0);
         late.reads.push((work, seen, generation));
         let fetch_count = late.reads.iter().filter(|(work, ..)| is_fetch(work)).count();

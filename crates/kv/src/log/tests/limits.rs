@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::item::CAS_MAX;
+use crate::item::{CAS_MAX, EXPIRY_MAX};
 
 /// CAS numbers of values that were lost with the power are not given again, also if nothing else was ever written.
 #[test]
@@ -62,6 +62,44 @@ fn no_cas_number_is_given_again_beyond_the_largest() {
             }
             // What was stored last is lost.
             disk = Disk::of(bench.disk.durable());
+        }
+    }
+}
+
+/// The latest expiry that a pair can have comes, and a later one never does, also after a start.
+#[test]
+fn an_expiry_later_than_the_latest_never_comes() {
+    let latest_s = i64::from(EXPIRY_MAX - Clock::FIRST_S);
+    for (restarts_s, is_long) in [(None, true), (Some(0), true), (Some(latest_s - 5), true), (None, false)] {
+        let settings = settings(Sync::Always);
+        let mut bench = Bench::open(settings, Disk::new(&settings));
+        bench.recover();
+        let value: &[u8] = if is_long { &[7; 300] } else { b"short" };
+        for (key, expiry_s) in
+            [(b"latest", EXPIRY_MAX), (b"beyond", EXPIRY_MAX + 1), (b"extrem", u32::MAX), (b"set-on", 0)]
+        {
+            let (hash, attributes) = (bench.processor.hash(key), Attributes { flags: 0, expiry_s });
+            let stored = bench.processor.store(hash, key, value, attributes, Condition::Always);
+            assert_eq!(stored, Stored::Done);
+        }
+        let hash = bench.processor.hash(b"set-on");
+        assert!(bench.processor.set_expiry(hash, b"set-on", EXPIRY_MAX + 1));
+        bench.settle();
+        if let Some(seconds) = restarts_s {
+            bench.processor.pairs_mut().clock.set(after(seconds));
+            bench = Bench::open(settings, Disk::of(bench.disk.durable()));
+            bench.processor.pairs_mut().clock = Clock::at(after(seconds));
+            bench.recover();
+        }
+        for (seconds, has_latest) in [(latest_s - 1, true), (latest_s, false), (2 * latest_s, false)] {
+            bench.processor.pairs_mut().clock.set(after(seconds));
+            let has = |bench: &mut Bench, key: &[u8]| bench.value(key).is_some();
+            assert_eq!(has(&mut bench, b"latest"), has_latest, "start {restarts_s:?}, {seconds} s");
+            for key in [b"beyond", b"extrem", b"set-on"] {
+                assert!(has(&mut bench, key), "start {restarts_s:?}, {seconds} s: {key:?}");
+                let place = bench.processor.find(bench.processor.hash(key), key).expect("just found");
+                assert_eq!(bench.processor.attributes(place).expiry_s, 0, "it never expires");
+            }
         }
     }
 }
