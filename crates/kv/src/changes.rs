@@ -252,6 +252,8 @@ impl Changes {
 
     /// Marks all changes up to this one as durable.
     pub(crate) fn settle(&mut self, number: u64) {
+        debug_assert!(number >= self.settled, "settled changes go back from {} to {number}", self.settled);
+        debug_assert!(number <= self.count, "change {number} of {} is settled", self.count);
         self.settled = self.settled.max(number);
         if self.settled == self.count {
             self.unsettled.clear();

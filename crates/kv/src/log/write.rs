@@ -379,6 +379,8 @@ impl Log {
         };
         into.fill(0);
         header.encode(into);
+        let last = self.segments.back().map_or(0, |last| last.generation);
+        debug_assert!(generation > last, "generations go back from {last} to {generation}");
         self.segments.push_back(Segment { run, generation, slot, end: 0, rest_at: 0 });
         self.has_head = true;
         self.durable_end = 0;
@@ -399,6 +401,11 @@ impl Log {
             next_cas: processor.writer.next_cas,
             time: Some(processor.clock().log_time(is_over)),
         };
+        // Before that, the last one is of an earlier start, and may have any time.
+        if let (Phase::Ready, Some(before), Some(now)) = (&self.phase, last.time, superblock.time) {
+            let (before_s, now_s) = (before.log_s, now.log_s);
+            debug_assert!(now_s >= before_s, "the time of the log goes back from {before_s} s to {now_s} s");
+        }
         buffer.fill(0);
         superblock.encode(buffer);
         // A power cut may take back what is not durable: that is no damage.
@@ -622,15 +629,20 @@ impl Log {
                 let head = self.segments.back_mut().expect("there is a head");
                 self.counters.write_count += 1;
                 self.counters.written_bytes += end - head.end;
+                debug_assert!(end > head.end, "the head of the log goes back from {} to {end}", head.end);
                 head.end = end;
                 self.is_unflushed = self.settings.sync == Sync::None;
                 let journal = processor.pairs_mut().journal.as_mut().expect("there is a log");
                 journal.in_flight = 0..0;
                 journal.streamed = self.stream.as_ref().map(|stream| stream.log_offset);
                 if written.is_some() && !self.is_unflushed {
+                    let before = self.durable_end;
+                    debug_assert!(end >= before, "the durable end goes back from {before} to {end}");
                     self.durable_end = end;
                 }
                 if let Some(Written { taken, rewrites }) = written {
+                    let before = self.written;
+                    debug_assert!(taken >= before, "written changes go back from {before} to {taken}");
                     self.written = taken;
                     self.cleaner.rewrites_written = rewrites;
                 }
