@@ -514,3 +514,30 @@ fn referrals_are_followed_once_each() {
     let survey = discovery::survey(&Address::from(first.address), &options()).unwrap();
     assert_eq!((survey.services.len(), survey.failures.len(), survey.is_cut), (2, 1, false));
 }
+
+/// hostile H16
+#[test]
+fn referrals_are_followed_eight_deep_and_to_64_services() {
+    let targets: Vec<Target> = (0..10).map(|_| discovery_target(vec![])).collect();
+    let referral = |address: std::net::SocketAddr| {
+        let mut entry = DiscoveryEntry::tcp(address.ip(), address.port(), &Nqn::discovery());
+        entry.subtype = SubsystemType::REFERRAL;
+        entry
+    };
+    for pair in targets.windows(2) {
+        pair[0].state().entries = vec![referral(pair[1].address)];
+    }
+    let survey = |at: usize| discovery::survey(&Address::from(targets[at].address), &options()).unwrap();
+    for (first, is_cut) in [(0, true), (1, false)] {
+        let survey = survey(first);
+        assert_eq!((survey.services.len(), survey.failures.len(), survey.is_cut), (9, 0, is_cut));
+    }
+    // Services that are gone count as well.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (count, is_cut) in [(63, false), (64, true)] {
+        let gone = (1..=count).map(|at| referral(([127, 0, 99, at], port).into()));
+        targets[9].state().entries = gone.collect();
+        let survey = survey(9);
+        assert_eq!((survey.services.len(), survey.failures.len(), survey.is_cut), (1, 63, is_cut));
+    }
+}

@@ -327,6 +327,8 @@ pub struct Scan {
     nsid_max: u32,
     has_descriptors: bool,
     list: List,
+    /// Namespaces of the list so far.
+    listed_count: usize,
     waiting: VecDeque<Nsid>,
     /// The steps whose commands are outstanding, by command.
     asked: [Option<Asked>; SCAN_COMMANDS_MAX as usize],
@@ -365,6 +367,7 @@ impl Scan {
             nsid_max,
             has_descriptors,
             list: List::After(Nsid::NONE),
+            listed_count: 0,
             waiting: VecDeque::new(),
             asked: [None; SCAN_COMMANDS_MAX as usize],
             repeat_count: 0,
@@ -443,11 +446,12 @@ impl Scan {
         let mut count = 0;
         for nsid in read_nsid_list(data) {
             // Ascending by the book; a list that does not ascend would never end.
-            if nsid <= last || !nsid.is_one_namespace() || self.waiting.len() >= NAMESPACE_COUNT_MAX {
+            if nsid <= last || !nsid.is_one_namespace() || self.listed_count >= NAMESPACE_COUNT_MAX {
                 self.list = List::Complete;
                 return;
             }
             self.waiting.push_back(nsid);
+            self.listed_count = self.listed_count.saturating_add(1);
             (last, count) = (nsid, usize::saturating_add(count, 1));
         }
         self.list = if count == NSID_LIST_ENTRIES { List::After(last) } else { List::Complete };
@@ -712,6 +716,19 @@ mod tests {
     fn a_long_list_takes_several_pages() {
         let nsids: Vec<u32> = (1..=2500).map(|index| index * 2).collect();
         assert_eq!(run(&nsids, true, false, &[0]).len(), 2500);
+    }
+
+    /// Whether the others are identified before the next page of the list comes, or after it.
+    #[test]
+    fn namespaces_beyond_the_limit_are_left_out_in_whatever_order_answers_come() {
+        let nsids: Vec<u32> = (1..=5000).collect();
+        for order in [0, 7] {
+            let found = run(&nsids, true, false, &[order]);
+            assert_eq!((found.len(), found[4095].nsid), (NAMESPACE_COUNT_MAX, Nsid::new(4096)));
+        }
+        let tried = [1, TRIED_COUNT_MAX, TRIED_COUNT_MAX + 1, 5000];
+        let found: Vec<u32> = run(&tried, false, false, &[0]).iter().map(|info| info.nsid.get()).collect();
+        assert_eq!(found, tried[..2], "without a list");
     }
 
     #[test]
