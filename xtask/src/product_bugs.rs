@@ -10,6 +10,7 @@ mod events;
 mod key_value;
 mod limits;
 mod memcached_trust;
+mod refusals;
 mod security;
 mod storage;
 mod target;
@@ -81,6 +82,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Failed flushes", storage::FAILED_FLUSHES),
     ("Storage that changes underneath", storage::CHANGING_STORAGE),
     ("Lost connections", association::LOST_CONNECTIONS),
+    ("Lost connections", refusals::REFUSED_CALLS),
     ("Paths", association::PATHS),
     ("Discovery", association::DISCOVERY_LOGS),
     ("Discovery", events::EVENTS_AND_LOGS),

@@ -1,11 +1,14 @@
 //! The epoll engine: for machines and containers that forbid io_uring. Same behaviour, slower storage.
 
 use std::collections::HashSet;
+#[cfg(test)]
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 
 use crate::busy_poll::{BusyPoll, poll_epoll};
 use crate::event::{Event, Interest, Patience};
@@ -37,6 +40,11 @@ pub(crate) struct EpollEngine {
     failed: Vec<Completion>,
     #[cfg(test)]
     is_without_threads: bool,
+    /// What the kernel refuses of the next calls that change the set, and of the next waits.
+    #[cfg(test)]
+    pub(crate) refused_changes: VecDeque<Option<Errno>>,
+    #[cfg(test)]
+    pub(crate) refused_waits: VecDeque<Option<Errno>>,
     ready: Vec<epoll::Event>,
 }
 
@@ -52,6 +60,10 @@ impl EpollEngine {
             failed: Vec::new(),
             #[cfg(test)]
             is_without_threads: false,
+            #[cfg(test)]
+            refused_changes: VecDeque::new(),
+            #[cfg(test)]
+            refused_waits: VecDeque::new(),
             ready: Vec::with_capacity(EVENT_COUNT),
         })
     }
@@ -67,8 +79,18 @@ impl EpollEngine {
         poll_epoll(self.set.as_fd(), wanted)
     }
 
-    fn add(&self, key: u64, fd: BorrowedFd<'_>, flags: epoll::EventFlags) -> io::Result<()> {
+    fn add(&mut self, key: u64, fd: BorrowedFd<'_>, flags: epoll::EventFlags) -> io::Result<()> {
+        #[cfg(test)]
+        self.refused_changes.pop_front().flatten().map_or(Ok(()), Err)?;
         Ok(epoll::add(&self.set, fd, epoll::EventData::new_u64(key), flags)?)
+    }
+
+    /// Adds a descriptor that is not in the set. Without memory, or with too many descriptors watched (ENOMEM, ENOSPC),
+    /// the caller tries again.
+    fn watch(&mut self, key: u64, fd: BorrowedFd<'_>, flags: epoll::EventFlags) -> io::Result<()> {
+        self.add(key, fd, flags).inspect_err(|_| {
+            self.watched.remove(&key);
+        })
     }
 
     /// The first arming adds the descriptor for both directions. Every later change of its state is an edge that
@@ -76,7 +98,7 @@ impl EpollEngine {
     pub(crate) fn arm(&mut self, key: u64, fd: BorrowedFd<'_>, _: Interest) -> io::Result<()> {
         use epoll::EventFlags;
         if self.watched.insert(key) {
-            self.add(key, fd, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET)?;
+            self.watch(key, fd, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET)?;
         }
         Ok(())
     }
@@ -85,8 +107,10 @@ impl EpollEngine {
     pub(crate) fn arm_once(&mut self, key: u64, fd: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         if self.watched.insert(key) {
-            return self.add(key, fd, flags);
+            return self.watch(key, fd, flags);
         }
+        #[cfg(test)]
+        self.refused_changes.pop_front().flatten().map_or(Ok(()), Err)?;
         Ok(epoll::modify(&self.set, fd, epoll::EventData::new_u64(key), flags)?)
     }
 
@@ -121,7 +145,7 @@ impl EpollEngine {
         Ok(())
     }
 
-    fn make_workers(&self) -> io::Result<Workers> {
+    fn make_workers(&mut self) -> io::Result<Workers> {
         #[cfg(test)]
         if self.is_without_threads {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -141,6 +165,12 @@ impl EpollEngine {
         !self.failed.is_empty()
     }
 
+    fn wait(&mut self, timeout: Option<&Timespec>) -> rustix::io::Result<usize> {
+        #[cfg(test)]
+        self.refused_waits.pop_front().flatten().map_or(Ok(()), Err)?;
+        epoll::wait(&self.set, rustix::buffer::spare_capacity(&mut self.ready), timeout)
+    }
+
     pub(crate) fn collect(&mut self, patience: Patience, events: &mut Vec<Event>) -> io::Result<()> {
         let patience = if self.failed.is_empty() { patience } else { Patience::None };
         events.extend(self.failed.drain(..).map(Event::Completed));
@@ -153,9 +183,9 @@ impl EpollEngine {
             }),
         };
         self.ready.clear();
-        match epoll::wait(&self.set, rustix::buffer::spare_capacity(&mut self.ready), timeout.as_ref()) {
+        match self.wait(timeout.as_ref()) {
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(Errno::INTR) => return Ok(()),
             Err(errno) => return Err(errno.into()),
         }
         let mut done = false;
@@ -229,9 +259,7 @@ mod tests {
         engine.is_without_threads = false;
         assert!(engine.start(8, read(&pool, 0)).is_ok());
         events.clear();
-        while events.is_empty() {
-            engine.collect(Patience::Forever, &mut events).unwrap();
-        }
+        engine.collect(Patience::For(60_000_000_000), &mut events).unwrap();
         assert!(matches!(&events[..], [Event::Completed(Completion { token: 8, result: Ok(0), .. })]));
     }
 

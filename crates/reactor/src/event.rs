@@ -36,7 +36,7 @@ pub(crate) enum Patience {
 }
 
 /// The readiness to report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Interest {
     Read,
     Write,

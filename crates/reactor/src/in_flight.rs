@@ -27,12 +27,10 @@ impl InFlight {
     /// # Panics
     /// If there is none: it would have completed twice.
     pub(crate) fn remove(&mut self, slot: u32) -> (Token, Operation) {
-        debug_assert!(
-            self.slots.get(slot as usize).is_some_and(Option::is_some),
-            "a completion for slot {slot} of {}, which has no operation",
-            self.slots.len()
-        );
-        let entry = self.slots[slot as usize].take().expect("an operation completes once");
+        let entry = self.slots.get_mut(slot as usize).and_then(Option::take);
+        let Some(entry) = entry else {
+            panic!("a completion for slot {slot} of {}, which has no operation", self.slots.len());
+        };
         self.free.push(slot);
         entry
     }

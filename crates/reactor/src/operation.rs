@@ -124,6 +124,15 @@ pub struct Completion {
     pub buffer: Option<Buffer>,
 }
 
+/// What is left of a buffer behind the bytes that are done.
+///
+/// # Panics
+/// If more are done than there are.
+pub(crate) fn rest_of(buffer: &mut Buffer, done: usize) -> &mut [u8] {
+    let length = buffer.len();
+    buffer.get_mut(done..).unwrap_or_else(|| panic!("{done} bytes are done of a buffer of {length}"))
+}
+
 impl Operation {
     /// The file it works on.
     #[must_use]

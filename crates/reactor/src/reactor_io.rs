@@ -17,7 +17,7 @@
 //! accepted. So connections that have not completed Connect share a bounded part of each turn, regardless of their
 //! number.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -51,11 +51,12 @@ const ACCEPT_COUNT_MAX: usize = 2;
 /// 10 us.
 const SLICE_NS: u64 = 30_000;
 
-/// Pause of a listener when the system has no descriptor or memory left for a connection, ns.
-const ACCEPT_PAUSE_NS: u64 = 100_000_000;
+/// Pause of a listener when the system has no descriptor or memory left for a connection, and of a socket or listener
+/// that the system has no memory to watch, ns.
+const PAUSE_NS: u64 = 100_000_000;
 
-/// Least time between two warnings about that, ns.
-const ACCEPT_WARNING_NS: u64 = 10_000_000_000;
+/// Least time between two warnings about one of these, ns.
+const WARNING_NS: u64 = 10_000_000_000;
 
 /// Everything of a reactor but its application and its loop.
 pub(crate) struct ReactorIo<M> {
@@ -73,11 +74,16 @@ pub(crate) struct ReactorIo<M> {
     listeners: Vec<(ListenerTag, Listener, SocketId)>,
     /// Listeners that accept nothing before a time, ns.
     paused_listeners: Vec<(u64, SocketId)>,
+    /// Sockets that the engine could not watch, and when it tries again, ns.
+    unwatched: BTreeSet<(SocketId, Interest)>,
+    watch_again_ns: u64,
     /// Closed connections from whose memory the kernel still transmits.
     lingering: Vec<LingeringClose>,
     accept_pace: AcceptPace,
     /// Time of the next warning about connections that cannot be accepted, at the earliest, ns.
     accept_warning_ns: u64,
+    /// The same of sockets and listeners that cannot be watched, ns.
+    watch_warning_ns: u64,
     /// Messages to ourselves.
     own_messages: VecDeque<M>,
     timers: Timers,
@@ -151,9 +157,12 @@ impl<M: Send + 'static> ReactorIo<M> {
             unestablished: VecDeque::new(),
             listeners: Vec::new(),
             paused_listeners: Vec::new(),
+            unwatched: BTreeSet::new(),
+            watch_again_ns: 0,
             lingering: Vec::new(),
             accept_pace: AcceptPace::new(accepts_per_s),
             accept_warning_ns: 0,
+            watch_warning_ns: 0,
             own_messages: VecDeque::new(),
             timers: Timers::default(),
             start,
@@ -182,7 +191,8 @@ impl<M: Send + 'static> ReactorIo<M> {
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let paused = self.paused_listeners.iter().map(|(until_ns, _)| *until_ns).min();
         let lingering = (!self.lingering.is_empty()).then(|| LingeringClose::next_look_ns(self.now_ns));
-        [paused, lingering, self.timers.next_deadline_ns()].into_iter().flatten().min()
+        let unwatched = (!self.unwatched.is_empty()).then_some(self.watch_again_ns);
+        [paused, unwatched, lingering, self.timers.next_deadline_ns()].into_iter().flatten().min()
     }
 
     fn insert(&mut self, use_: Use) -> SocketId {
@@ -383,8 +393,37 @@ impl<M: Send + 'static> ReactorIo<M> {
         let Some(slot) = self.sockets.get(id.index()) else { return };
         let Use::Socket { socket, .. } = &slot.use_ else { return };
         if let Err(error) = self.engine.arm(id.key(), socket.as_fd(), interest) {
-            // Only a broken engine refuses; the next collect reports that.
-            tracing::error!(%error, "cannot watch a socket");
+            if self.unwatched.is_empty() {
+                self.watch_again_ns = self.now_ns + PAUSE_NS;
+            }
+            self.unwatched.insert((id, interest));
+            self.warn_of_watch(&error);
+        }
+    }
+
+    fn warn_of_watch(&mut self, error: &io::Error) {
+        if self.now_ns >= self.watch_warning_ns {
+            let remedy = match rustix::io::Errno::from_io_error(error) {
+                Some(rustix::io::Errno::NOSPC) => "; raise fs.epoll.max_user_watches (sysctl)",
+                _ => "",
+            };
+            let waiting = self.unwatched.len();
+            tracing::warn!(
+                %error, waiting, "cannot watch connections or listeners; they wait, and each is tried again{remedy}"
+            );
+            self.watch_warning_ns = self.now_ns + WARNING_NS;
+        }
+    }
+
+    /// Watches the sockets that could not be watched before. The engine reports what has arrived meanwhile.
+    pub(crate) fn watch_again(&mut self) {
+        if self.unwatched.is_empty() || self.now_ns < self.watch_again_ns {
+            return;
+        }
+        for (id, interest) in std::mem::take(&mut self.unwatched) {
+            if self.open_socket(id).is_some() {
+                self.arm(id, interest);
+            }
         }
     }
 
@@ -410,9 +449,9 @@ impl<M: Send + 'static> ReactorIo<M> {
                     if self.now_ns >= self.accept_warning_ns {
                         let remedy = descriptors::remedy(&error).unwrap_or_default();
                         tracing::warn!(%error, "cannot accept connections; the listener pauses between attempts{remedy}");
-                        self.accept_warning_ns = self.now_ns + ACCEPT_WARNING_NS;
+                        self.accept_warning_ns = self.now_ns + WARNING_NS;
                     }
-                    self.paused_listeners.push((self.now_ns + ACCEPT_PAUSE_NS, id));
+                    self.paused_listeners.push((self.now_ns + PAUSE_NS, id));
                     return;
                 }
             }
@@ -422,8 +461,10 @@ impl<M: Send + 'static> ReactorIo<M> {
 
     fn arm_listener(&mut self, at: usize) {
         let (_, listener, id) = &self.listeners[at];
+        let id = *id;
         if let Err(error) = self.engine.arm_listener(id.key(), listener.as_fd()) {
-            tracing::error!(%error, "cannot watch a listener");
+            self.paused_listeners.push((self.now_ns + PAUSE_NS, id));
+            self.warn_of_watch(&error);
         }
     }
 
@@ -466,8 +507,8 @@ impl<M: Send + 'static> Io<M> for ReactorIo<M> {
 
     fn listen(&mut self, tag: ListenerTag, listener: Listener) -> io::Result<()> {
         let id = self.insert(Use::Listener);
-        self.engine.arm_listener(id.key(), listener.as_fd())?;
         self.listeners.push((tag, listener, id));
+        self.arm_listener(self.listeners.len() - 1);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::busy_poll::BusyPoll;
 use crate::event::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
-use crate::operation::{File, Operation, Token};
+use crate::operation::{File, Operation, Token, rest_of};
 use crate::probe::{Features, RingSetup, is_out_of_memory};
 use crate::registered::RegisteredBlocks;
 
@@ -189,7 +189,7 @@ impl RingEngine {
         };
         let entry = match operation {
             Operation::Read { offset, buffer, skip, .. } => {
-                let into = &mut buffer[*skip..];
+                let into = rest_of(buffer, *skip);
                 let (start, length) = (into.as_mut_ptr(), length(into));
                 match self.fixed_buffer(start, length) {
                     Some(index) => opcode::ReadFixed::new(fd, start, length, index).offset(*offset).build(),
@@ -197,7 +197,7 @@ impl RingEngine {
                 }
             }
             Operation::Write { offset, buffer, skip, durable, .. } => {
-                let from = &buffer[*skip..];
+                let from = rest_of(buffer, *skip);
                 let (start, length) = (from.as_ptr(), length(from));
                 let flags = if *durable { libc::RWF_DSYNC } else { 0 };
                 match self.fixed_buffer(start, length) {

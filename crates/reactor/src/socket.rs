@@ -158,13 +158,15 @@ impl Socket {
     /// Receives into `into`.
     #[inline]
     pub fn receive(&self, into: &mut [u8]) -> Received {
-        received(rustix::net::recv(&self.fd, into, rustix::net::RecvFlags::DONTWAIT).map(|(count, _)| count))
+        received(|| {
+            rustix::net::recv(&self.fd, &mut *into, rustix::net::RecvFlags::DONTWAIT).map(|(count, _)| count)
+        })
     }
 
     /// Receives into several places, in order.
     #[inline]
     pub fn receive_vectored(&self, into: &mut [IoSliceMut<'_>]) -> Received {
-        received(rustix::io::readv(&self.fd, into))
+        received(|| rustix::io::readv(&self.fd, into))
     }
 
     /// Sends as much of `segments` as fits, in order: at most [`SEGMENT_COUNT_MAX`] of them are looked at.
@@ -356,17 +358,9 @@ impl Listener {
     /// Takes a waiting connection.
     ///
     /// # Errors
-    /// No descriptor left, or no memory. Connections that died while they waited are passed over.
+    /// No descriptor left, or no memory. Connections that died while they waited are passed over, a few in one call.
     pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
-        use rustix::io::Errno;
-        loop {
-            match rustix::net::accept_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok(fd) => return Ok(Some(fd)),
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+        accepted(|| rustix::net::accept_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC))
     }
 }
 
@@ -446,13 +440,48 @@ fn family(address: &SocketAddr) -> AddressFamily {
     if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET }
 }
 
-fn received(result: rustix::io::Result<usize>) -> Received {
+/// Connections that died while they waited to be accepted, and are passed over in one call.
+const PASSED_OVER_COUNT_MAX: usize = 16;
+
+/// Accepts, and passes over what is no connection any more.
+fn accepted<T>(mut accept: impl FnMut() -> rustix::io::Result<T>) -> io::Result<Option<T>> {
     use rustix::io::Errno;
-    match result {
-        Ok(0) => Received::Ended,
-        Ok(count) => Received::Bytes(count),
-        Err(Errno::AGAIN | Errno::INTR) => Received::Dry,
-        Err(errno) => Received::Failed(errno.into()),
+    for _ in 0..PASSED_OVER_COUNT_MAX {
+        match accept() {
+            Ok(connection) => return Ok(Some(connection)),
+            Err(Errno::AGAIN) => return Ok(None),
+            // Linux reports an error of the new connection here, also one of its network.
+            Err(
+                Errno::INTR
+                | Errno::CONNABORTED
+                | Errno::PROTO
+                | Errno::NETDOWN
+                | Errno::NOPROTOOPT
+                | Errno::HOSTDOWN
+                | Errno::NONET
+                | Errno::HOSTUNREACH
+                | Errno::NETUNREACH,
+            ) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    // The listener is still readable, if there are more.
+    Ok(None)
+}
+
+/// Receives. A call that a signal has interrupted says nothing of the socket: taken for an empty one it would not be
+/// read again before more arrives.
+#[inline]
+fn received(mut receive: impl FnMut() -> rustix::io::Result<usize>) -> Received {
+    use rustix::io::Errno;
+    loop {
+        return match receive() {
+            Ok(0) => Received::Ended,
+            Ok(count) => Received::Bytes(count),
+            Err(Errno::AGAIN) => Received::Dry,
+            Err(Errno::INTR) => continue,
+            Err(errno) => Received::Failed(errno.into()),
+        };
     }
 }
 
@@ -548,6 +577,37 @@ pub(crate) mod tests {
         assert_eq!(&bytes[..5], b"abcde");
         near.finish();
         assert!(matches!(receive(&far, &mut bytes), Received::Ended));
+    }
+
+    #[test]
+    fn what_interrupts_a_receive_or_an_accept_is_passed_over() {
+        use rustix::io::Errno;
+        // One after the other; the last one again and again.
+        fn each<T: Copy>(results: Vec<rustix::io::Result<T>>) -> impl FnMut() -> rustix::io::Result<T> {
+            let mut at = 0;
+            move || {
+                at += 1;
+                results[(at - 1).min(results.len() - 1)]
+            }
+        }
+        assert!(matches!(
+            received(each(vec![Err(Errno::INTR), Err(Errno::INTR), Ok(5)])),
+            Received::Bytes(5)
+        ));
+        assert!(matches!(received(each(vec![Err(Errno::INTR), Err(Errno::AGAIN)])), Received::Dry));
+        assert!(matches!(received(each(vec![Err(Errno::CONNRESET)])), Received::Failed(_)));
+        let passing = [Errno::INTR, Errno::CONNABORTED, Errno::PROTO, Errno::HOSTUNREACH, Errno::NETUNREACH];
+        let one_after_all = passing.into_iter().map(Err).chain([Ok(7)]).collect();
+        assert_eq!(accepted(each(one_after_all)).unwrap(), Some(7));
+        for errno in passing {
+            assert_eq!(accepted::<u8>(each(vec![Err(errno)])).unwrap(), None, "{errno}: others wait as well");
+        }
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::PERM] {
+            assert_eq!(
+                accepted::<u8>(each(vec![Err(errno)])).unwrap_err().raw_os_error(),
+                Some(errno.raw_os_error())
+            );
+        }
     }
 
     #[test]

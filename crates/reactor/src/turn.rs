@@ -247,6 +247,7 @@ impl<A: Application> Reactor<A> {
             worked = true;
         }
         io.resume_listeners();
+        io.watch_again();
         io.release_lingering();
         worked | application.on_turn_end(io)
     }
@@ -297,3 +298,6 @@ impl<A: Application> Drop for Reactor<A> {
         self.io.end();
     }
 }
+
+#[cfg(test)]
+mod refusal_tests;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::mailbox::Bell;
-use crate::operation::{Allocation, Operation};
+use crate::operation::{Allocation, Operation, rest_of};
 
 /// Threads of one engine: as many blocking operations run at once.
 const THREAD_COUNT: usize = 4;
@@ -66,11 +66,11 @@ impl Job {
         let fd = operation.file().descriptor().expect("checked when started").as_raw_fd();
         let work = match operation {
             Operation::Read { offset, buffer, skip, .. } => {
-                let into = &mut buffer[*skip..];
+                let into = rest_of(buffer, *skip);
                 Work::Read { start: into.as_mut_ptr(), length: into.len(), offset: *offset }
             }
             Operation::Write { offset, buffer, skip, durable, .. } => {
-                let from = &buffer[*skip..];
+                let from = rest_of(buffer, *skip);
                 let (start, length) = (from.as_ptr(), from.len());
                 Work::Write { start, length, offset: *offset, durable: *durable }
             }
@@ -90,11 +90,10 @@ impl Workers {
         // The engine looks at the bell in its epoll set: it always wants to be rung.
         done.bell.announce_sleep();
         let mut workers = Self { queue, done, threads: Vec::new() };
-        for index in 0..THREAD_COUNT {
+        workers.threads = start_threads(|index| {
             let (queue, done) = (Arc::clone(&workers.queue), Arc::clone(&workers.done));
-            let builder = std::thread::Builder::new().name(format!("storage-{index}"));
-            workers.threads.push(builder.spawn(move || run(&queue, &done))?);
-        }
+            std::thread::Builder::new().name(format!("storage-{index}")).spawn(move || run(&queue, &done))
+        })?;
         Ok(workers)
     }
 
@@ -116,6 +115,22 @@ impl Workers {
         self.done.bell.announce_sleep();
         std::mem::swap(into, &mut *self.done.results.lock().unwrap_or_else(PoisonError::into_inner));
     }
+}
+
+/// Starts the threads of an engine, or as many as the system allows.
+fn start_threads<T>(start: impl Fn(usize) -> io::Result<T>) -> io::Result<Vec<T>> {
+    let mut threads = Vec::with_capacity(THREAD_COUNT);
+    for index in 0..THREAD_COUNT {
+        match start(index) {
+            Ok(thread) => threads.push(thread),
+            Err(error) if index > 0 => {
+                tracing::warn!(%error, started = index, of = THREAD_COUNT, "storage has fewer threads than usual");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(threads)
 }
 
 impl Drop for Workers {
@@ -195,9 +210,14 @@ impl AsFd for Workers {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::buffers::Pool;
     use crate::operation::File;
+
+    /// Operations end within so long.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Carries them out, and what is left of those that stop short.
     fn run_all(workers: &Workers, operations: &mut [Operation]) {
@@ -205,7 +225,9 @@ mod tests {
             workers.start(slot, Job::of(operation));
         }
         let (mut running, mut done) = (operations.len(), Vec::new());
+        let until = Instant::now() + PATIENCE;
         while running > 0 {
+            assert!(Instant::now() < until, "{running} operations do not end");
             workers.take_done(&mut done);
             for (slot, result) in done.drain(..) {
                 let count = result.unwrap();
@@ -253,6 +275,17 @@ mod tests {
         for (number, read) in (0..8).zip(reads) {
             let buffer = read.complete(0, Ok(0)).buffer.unwrap();
             assert_eq!(buffer[2..], [number; BYTES - 2]);
+        }
+    }
+
+    #[test]
+    fn storage_has_as_many_threads_as_can_be_started() {
+        for allowed in 0..=THREAD_COUNT + 1 {
+            let start =
+                |index| if index < allowed { Ok(index) } else { Err(io::ErrorKind::WouldBlock.into()) };
+            let started = start_threads(start).map(|threads| threads.len()).map_err(|error| error.kind());
+            let expected = allowed.min(THREAD_COUNT);
+            assert_eq!(started, if expected > 0 { Ok(expected) } else { Err(io::ErrorKind::WouldBlock) });
         }
     }
 
@@ -315,7 +348,9 @@ mod tests {
             workers.start(slot, Job::of(operation));
         }
         let (mut results, mut done) = ([None; 3], Vec::new());
+        let until = Instant::now() + PATIENCE;
         while results.contains(&None) {
+            assert!(Instant::now() < until, "operations do not end: {results:?}");
             workers.take_done(&mut done);
             for (slot, result) in done.drain(..) {
                 results[slot as usize] = result.unwrap_err().raw_os_error();
