@@ -269,7 +269,8 @@ fn several_lanes_are_waited_for_together() {
             }
         }
         while set.outstanding() > 0 {
-            set.wait_with(&mut |index, _| counts[index] += 1, SECOND);
+            let ended = set.wait_with(&mut |index, _| counts[index] += 1, 60 * SECOND);
+            assert!(ended > 0, "none of {} commands ends", set.outstanding());
         }
         assert_eq!(counts, vec![20; usize::from(lanes)]);
         let extra = association.lane::<Vec<u8>>();

@@ -273,7 +273,9 @@ fn what_waits_for_a_lost_association_ends_when_asked() {
     target.set_open(false);
     target.drop_connections();
     let mut done = Vec::new();
+    let until = Instant::now() + LIMIT;
     while lane.is_live() {
+        assert!(Instant::now() < until, "the lane is live though its connection is gone");
         lane.poll(&mut done);
         std::thread::yield_now();
     }

@@ -234,7 +234,9 @@ mod tests {
             seen
         });
         for number in 0..20u8 {
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
             let mut chunk = loop {
+                assert!(std::time::Instant::now() < until, "no chunk comes back for number {number}");
                 // It is dropped over there.
                 if let Some(chunk) = chunks.take() {
                     break chunk;

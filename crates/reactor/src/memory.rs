@@ -700,7 +700,12 @@ mod tests {
                     has_written.fetch_or(access.copy_in(0, &bytes).is_ok(), Ordering::Relaxed);
                 }
             });
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
             while !has_written.load(Ordering::Relaxed) {
+                if std::time::Instant::now() >= until {
+                    is_over.store(true, Ordering::Relaxed);
+                    panic!("the other thread does not write");
+                }
                 std::thread::yield_now();
             }
             let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));

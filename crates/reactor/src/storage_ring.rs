@@ -218,9 +218,12 @@ mod tests {
         ring.start(1, sync()).unwrap();
         assert!(ring.start(2, sync()).is_err(), "over the limit");
         let mut ended = 0;
-        while ended == 0 {
-            ring.wait(Duration::from_secs(10), &mut |_| ended += 1).unwrap();
+        for _ in 0..6 {
+            if ended == 0 {
+                ring.wait(Duration::from_secs(10), &mut |_| ended += 1).unwrap();
+            }
         }
+        assert_eq!(ended, 1, "a flush does not end");
         ring.start(2, sync()).unwrap();
     }
 }

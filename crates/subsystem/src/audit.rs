@@ -177,7 +177,9 @@ mod tests {
         let mut log = AuditLog::start(Some(&path)).expect("a log");
         let recorder = log.recorder();
         recorder.record(|| Event::Started { version: "1" });
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while lines(&path).is_empty() {
+            assert!(std::time::Instant::now() < until, "nothing is recorded");
             std::thread::yield_now();
         }
         fs::rename(&path, &rotated).expect("renamed");

@@ -183,7 +183,9 @@ fn a_reload_adds_and_removes_memcached_listeners() {
     assert!(target.reload(&wanted).is_complete());
     assert_eq!(stream.read(&mut answer).expect("an end"), 0);
     // Reactor 0 closes the listener, and perhaps another one has closed the connection.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while path.exists() {
+        assert!(std::time::Instant::now() < until, "the listener's socket stays");
         std::thread::yield_now();
     }
     assert_eq!(Client::new(&target).ask("get key-1"), "VALUE key-1 0 1");

@@ -252,7 +252,9 @@ fn a_load_that_meets_other_storage_ends_and_says_so() {
         let finished = std::thread::scope(|scope| {
             let run = scope
                 .spawn(|| runner::run(&association, &namespace, &workload, &RunSettings::default(), &mut ()));
+            let until = std::time::Instant::now() + Duration::from_secs(60);
             while rig.controllers().first().is_none_or(|controller| controller.read_count == 0) {
+                assert!(std::time::Instant::now() < until, "the load reads nothing");
                 std::thread::sleep(Duration::from_millis(5));
             }
             rig.stop();

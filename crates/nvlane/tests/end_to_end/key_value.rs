@@ -206,7 +206,8 @@ fn a_batch_that_cannot_be_is_refused_as_a_whole() {
     let run = |lane: &mut host::Lane<Vec<u8>>, count| {
         let mut done = Vec::new();
         while done.len() < count {
-            lane.wait(&mut done, std::time::Duration::from_secs(10));
+            let ended = lane.wait(&mut done, std::time::Duration::from_secs(60));
+            assert!(ended > 0, "{} of {count} commands have ended, and no more do", done.len());
         }
         done.sort_by_key(|completion| completion.user);
         done

@@ -449,7 +449,7 @@ fn an_idle_lane_of_a_host_frees_the_buffers_of_tls_and_goes_on() {
             let block = namespace.lba_bytes() as usize;
             lane.submit(namespace.read(0, 1).expect("a read"), Some(vec![1; block]), 0).expect("room");
             while lane.outstanding() > 0 {
-                lane.wait(&mut completions, SOON);
+                assert!(lane.wait(&mut completions, 3 * SOON) > 0, "a read does not end");
             }
             assert_eq!(lane.counters().tls_releases, released, "used lanes keep theirs");
         }

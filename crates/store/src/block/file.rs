@@ -802,7 +802,10 @@ mod tests {
             .arg(&settings.path)
             .spawn()
             .unwrap();
-        while crate::holders::writers(&settings.path).first().is_none_or(|holder| holder.name != "sleep") {}
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while crate::holders::writers(&settings.path).first().is_none_or(|holder| holder.name != "sleep") {
+            assert!(std::time::Instant::now() < until, "the other process is not seen");
+        }
         assert!(refusal().contains(&format!("sleep (process {})", writer.id())));
         writer.kill().unwrap();
         writer.wait().unwrap();
