@@ -1,10 +1,11 @@
-//! Asynchronous events and every log page with state, compared with a model: hosts read pages in parts with and without
-//! RAE, enable and disable events, and send and abort event requests, while namespaces and subsystems change.
-//! wire §11, §13, §19, §20
+//! Asynchronous events, every log page with state, and what is identified of namespaces, compared with a model: hosts read
+//! pages in parts with and without RAE, enable and disable events, and send and abort event requests, while namespaces,
+//! of blocks and of keys, and subsystems change. wire §10, §11, §13, §19, §20
 
 #![allow(clippy::cast_possible_truncation)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use nvlane_subsystem::access::HostRights;
 use nvlane_subsystem::lane_id::CommandId;
@@ -12,10 +13,15 @@ use nvlane_subsystem::limits::Limits;
 use nvlane_subsystem::message::Step;
 use nvlane_subsystem::subsystem::Access;
 use proptest::prelude::*;
+use store::{KeyValueSettings, KeyValueStore, Store};
 use wire::admin::AbortResult;
 use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::feature::Fid;
-use wire::id::{Nsid, Qid};
+use wire::id::{Cntlid, Csi, Nsid, Qid};
+use wire::identify::command_set::{CommandSetVectors, CommandSets, IndependentNamespace, Nstat};
+use wire::identify::descriptors::{NamespaceDescriptor, NamespaceDescriptors};
+use wire::identify::lists::read_nsid_list;
+use wire::identify::{Cns, IdentifyCommand};
 use wire::log::error::ErrorEntry;
 use wire::log::health::HealthLog;
 use wire::log::{GetLogPage, Lid};
@@ -23,7 +29,7 @@ use wire::property::{Cc, CommandSetSelection, Property};
 use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
-use wire::zerocopy::FromBytes;
+use wire::zerocopy::{FromBytes, IntoBytes};
 
 use crate::harness::{
     Association, DISKS, HOST, OTHER_HOST, SERVICE, Shape, Target, add_namespace, disks, host, namespace, nqn,
@@ -35,6 +41,9 @@ const ERROR_ENTRIES: usize = 64;
 const ERROR_ENTRY_BYTES: usize = 64;
 /// Entries that the list of changed namespaces has room for.
 const CHANGED_MAX: usize = 1024;
+/// Namespaces of keys and values; the others have blocks.
+const KEY_VALUE: [u32; 4] = [4, 6, 9, 11];
+const KEY_VALUE_BYTES: u64 = 1 << 20;
 /// Namespaces that change together, more than a list has room for.
 const CROWD: std::ops::Range<u32> = 2000..3100;
 const OTHERS: &str = "nqn.2026-01.io.nvlane:others";
@@ -69,6 +78,10 @@ enum Op {
     Fail(usize),
     Io(usize),
     Reset(usize),
+    /// A controller is asked for something of a namespace, or for a list of those behind it.
+    Identify(usize, Identified, u32),
+    /// It is asked for the health of a namespace.
+    Health(usize, u32),
     /// A page of a controller is read from a part of it on.
     Read {
         of: usize,
@@ -77,6 +90,34 @@ enum Op {
         dwords: u32,
         retain: bool,
     },
+}
+
+/// What can be identified of namespaces.
+#[derive(Clone, Copy, Debug)]
+enum Identified {
+    /// Those of all command sets, or of one.
+    List(Option<Csi>),
+    Descriptors,
+    /// As a namespace of blocks, or of a command set.
+    Blocks,
+    Of(Csi),
+    Independent,
+    /// The command sets, and the effects of the commands of one.
+    CommandSets,
+    Effects(Csi),
+}
+
+fn identified() -> impl Strategy<Value = Identified> {
+    let csi = || prop_oneof![Just(Csi::NVM), Just(Csi::KV)];
+    prop_oneof![
+        2 => prop::option::of(csi()).prop_map(Identified::List),
+        2 => Just(Identified::Descriptors),
+        1 => Just(Identified::Blocks),
+        2 => csi().prop_map(Identified::Of),
+        1 => Just(Identified::Independent),
+        1 => Just(Identified::CommandSets),
+        1 => csi().prop_map(Identified::Effects),
+    ]
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -96,6 +137,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => of().prop_map(Op::Fail),
         1 => of().prop_map(Op::Io),
         1 => (of(), prop::bool::weighted(0.3)).prop_map(|(of, resets)| if resets { Op::Reset(of) } else { Op::Request(of) }),
+        6 => (of(), identified(), 0u32..13).prop_map(|(of, what, nsid)| Op::Identify(of, what, nsid)),
+        2 => (of(), 0u32..13).prop_map(|(of, nsid)| Op::Health(of, nsid)),
         16 => (of(), 0usize..4, dword, dwords, any::<bool>())
             .prop_map(|(of, page, dword, dwords, retain)| Op::Read { of, page, dword, dwords, retain }),
     ]
@@ -154,6 +197,20 @@ impl Controller {
             }
         }
     }
+}
+
+fn is_key_value(nsid: u32) -> bool {
+    KEY_VALUE.contains(&nsid)
+}
+
+fn keys() -> Store {
+    Store::Keys(Arc::new(KeyValueStore::in_memory(KeyValueSettings {
+        bytes: KEY_VALUE_BYTES,
+        evicts: true,
+        item_bytes: 1 << 10,
+        allows_flush: false,
+        prefaults: false,
+    })))
 }
 
 struct World {
@@ -238,7 +295,8 @@ impl World {
                 let id = u32::from(nsid);
                 let is_new = !self.namespaces.contains_key(&id);
                 let is_for_all = *self.namespaces.entry(id).or_insert(true);
-                let step = if is_new { add_namespace(nsid, Shape::blocks(512, 8)) } else { changed(id) };
+                let store = || if is_key_value(id) { keys() } else { Shape::blocks(512, 8) };
+                let step = if is_new { add_namespace(nsid, store()) } else { changed(id) };
                 self.change(&[id], Self::seen_by(is_for_all));
                 self.target.apply(vec![step]);
             }
@@ -344,11 +402,122 @@ impl World {
                 }
             }
             Op::Reset(of) => self.reset(of),
+            Op::Identify(of, what, nsid) => self.identify(of, what, nsid),
+            Op::Health(of, nsid) => self.health(of, nsid),
             Op::Read { of, page, dword, dwords, retain } => {
                 self.read(of, page, dword * 4, dwords * 4, retain);
             }
         }
         (0..CONTROLLERS.len()).for_each(|of| self.take_completions(of));
+    }
+
+    /// Sends an admin command. A failure stands in the error log from then on.
+    fn ask(&mut self, of: usize, sqe: Sqe) -> Result<Vec<u8>, Status> {
+        let controller = &mut self.controllers[of];
+        controller.next_cid += 1;
+        let answer = self.target.ask(controller.association.admin, sqe.with_cid(controller.next_cid));
+        if answer.status.is_success() {
+            return Ok(answer.data.expect("a structure").into());
+        }
+        controller.errors.push(controller.next_cid);
+        Err(answer.status)
+    }
+
+    fn identify(&mut self, of: usize, what: Identified, nsid: u32) {
+        let id = Nsid::new(nsid);
+        let sqe = match what {
+            Identified::List(None) => Sqe::identify(Cns::ACTIVE_NAMESPACES, id),
+            Identified::List(Some(csi)) => Sqe::identify_in(csi, Cns::COMMAND_SET_ACTIVE_NAMESPACES, id),
+            Identified::Descriptors => Sqe::identify(Cns::NAMESPACE_DESCRIPTORS, id),
+            Identified::Blocks => Sqe::identify(Cns::NAMESPACE, id),
+            Identified::Of(csi) => Sqe::identify_in(csi, Cns::COMMAND_SET_NAMESPACE, id),
+            Identified::Independent => Sqe::identify(Cns::INDEPENDENT_NAMESPACE, id),
+            Identified::CommandSets => IdentifyCommand {
+                cns: Cns::COMMAND_SETS,
+                cntid: Cntlid::DYNAMIC,
+                ..IdentifyCommand::default()
+            }
+            .to_sqe(Nsid::NONE),
+            Identified::Effects(csi) => {
+                let (lid, length_bytes) = (Lid::COMMANDS_AND_EFFECTS, 4096);
+                GetLogPage { lid, csi, length_bytes, ..GetLogPage::default() }.to_sqe(Nsid::ALL)
+            }
+        };
+        let found = self.ask(of, sqe.with_data(Sgl::transport(4096)));
+        if CONTROLLERS[of].1 == SERVICE {
+            let is_log = matches!(what, Identified::Effects(_));
+            let refusal = if is_log { Status::INVALID_LOG_PAGE } else { Status::INVALID_OPCODE };
+            return assert_eq!(found, Err(refusal.with_dnr()), "{what:?}");
+        }
+        // Those that no host sees make the command set known as well.
+        let has_keys = self.namespaces.keys().any(|nsid| is_key_value(*nsid));
+        let (sees, csi) = (self.sees(of, nsid), if is_key_value(nsid) { Csi::KV } else { Csi::NVM });
+        let first = |found: &[u8]| u64::from_le_bytes(found[..8].try_into().unwrap());
+        let what_of = format!("{what:?} of {nsid} by controller {of}, which sees it: {sees}");
+        let expected = match what {
+            Identified::List(Some(Csi::KV)) | Identified::Of(Csi::KV) | Identified::Effects(Csi::KV)
+                if !has_keys =>
+            {
+                Err(Status::INVALID_FIELD)
+            }
+            Identified::Descriptors | Identified::Blocks | Identified::Of(_) if nsid == 0 => {
+                Err(Status::INVALID_NAMESPACE)
+            }
+            Identified::Independent if nsid == 0 => Err(Status::INVALID_NAMESPACE),
+            Identified::Descriptors if !sees => Err(Status::INVALID_NAMESPACE),
+            Identified::Blocks if sees && csi == Csi::KV => Err(Status::INVALID_COMMAND_SET),
+            Identified::Of(asked) if sees && csi != asked => Err(Status::INVALID_COMMAND_SET),
+            _ => Ok(()),
+        };
+        assert_eq!(
+            found.as_ref().map(drop).map_err(|it| *it),
+            expected.map_err(Status::with_dnr),
+            "{what_of}"
+        );
+        let Ok(found) = found else { return };
+        match what {
+            Identified::List(csi) => {
+                let is_meant = |nsid: &u32| csi.is_none_or(|csi| is_key_value(*nsid) == (csi == Csi::KV));
+                let all =
+                    self.namespaces.keys().copied().filter(|other| *other > nsid && self.sees(of, *other));
+                let expected: Vec<u32> = all.filter(is_meant).take(CHANGED_MAX).collect();
+                assert_eq!(read_nsid_list(&found).map(Nsid::get).collect::<Vec<_>>(), expected, "{what_of}");
+            }
+            Identified::Descriptors => {
+                let found: Vec<_> = NamespaceDescriptors::new(&found).map(Result::unwrap).collect();
+                assert!(found.contains(&NamespaceDescriptor::Csi(csi)), "{what_of}: {found:?}");
+            }
+            Identified::Blocks => {
+                assert_eq!(first(&found) > 0, sees, "{what_of}");
+            }
+            Identified::Of(Csi::KV) => {
+                assert_eq!(first(&found), if sees { KEY_VALUE_BYTES } else { 0 }, "{what_of}");
+            }
+            Identified::Of(_) => assert_eq!(found, [0; 4096], "{what_of}"),
+            Identified::Independent => {
+                let ready = IndependentNamespace::read_from_bytes(&found).unwrap().nstat;
+                assert_eq!(ready, if sees { Nstat::READY } else { Nstat::empty() }, "{what_of}");
+            }
+            Identified::CommandSets => {
+                let sets = if has_keys { CommandSets::NVM | CommandSets::KV } else { CommandSets::NVM };
+                assert_eq!(found, CommandSetVectors::new(&[sets]).as_bytes(), "{what_of}");
+            }
+            Identified::Effects(_) => assert_ne!(found, [0; 4096], "{what_of}"),
+        }
+    }
+
+    fn health(&mut self, of: usize, nsid: u32) {
+        let command = GetLogPage { lid: Lid::SMART, rae: true, length_bytes: 512, ..GetLogPage::default() };
+        let found = self.ask(of, command.to_sqe(Nsid::new(nsid)).with_data(Sgl::transport(512)));
+        let is_one = nsid != 0;
+        if CONTROLLERS[of].1 == SERVICE {
+            return assert_eq!(found, Err(Status::INVALID_LOG_PAGE.with_dnr()));
+        }
+        if is_one && !self.sees(of, nsid) {
+            return assert_eq!(found, Err(Status::INVALID_NAMESPACE.with_dnr()));
+        }
+        let health = HealthLog::read_from_bytes(&found.unwrap()).unwrap();
+        assert_eq!((health.critical_warning, health.spare), (0, 100), "namespace {nsid}");
     }
 
     fn reset(&mut self, of: usize) {
@@ -468,7 +637,7 @@ impl World {
                 let mut health = HealthLog::read_from_bytes(&page).unwrap();
                 assert_eq!(health.host_reads.get(), self.read_count.into());
                 health.error_entries.set(controller.errors.len() as u128);
-                wire::zerocopy::IntoBytes::as_bytes(&health).to_vec()
+                health.as_bytes().to_vec()
             }
             Lid::ERROR => {
                 let length = (ERROR_ENTRIES * ERROR_ENTRY_BYTES) as u32;
