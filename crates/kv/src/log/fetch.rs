@@ -46,6 +46,60 @@ struct Part {
     value_bytes: usize,
 }
 
+/// The fetches under way, by number.
+#[derive(Debug, Default)]
+pub(super) struct FetchTable(Vec<Option<Fetch>>);
+
+impl FetchTable {
+    fn insert(&mut self, fetch: Fetch) -> u32 {
+        let number = self.0.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.0.push(None);
+            self.0.len() - 1
+        });
+        self.0[number] = Some(fetch);
+        number as u32
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Fetch> {
+        self.0.iter_mut().flatten()
+    }
+
+    /// The fetch of this number.
+    ///
+    /// # Panics
+    /// If it has ended, or never began.
+    fn get(&self, number: u32) -> &Fetch {
+        let fetch = self.0.get(number as usize).and_then(Option::as_ref);
+        fetch.unwrap_or_else(|| not_under_way(number, self.0.len()))
+    }
+
+    fn get_mut(&mut self, number: u32) -> &mut Fetch {
+        let count = self.0.len();
+        let fetch = self.0.get_mut(number as usize).and_then(Option::as_mut);
+        fetch.unwrap_or_else(|| not_under_way(number, count))
+    }
+
+    fn remove(&mut self, number: u32) -> Fetch {
+        let count = self.0.len();
+        let fetch = self.0.get_mut(number as usize).and_then(Option::take);
+        fetch.unwrap_or_else(|| not_under_way(number, count))
+    }
+}
+
+fn not_under_way(number: u32, count: usize) -> ! {
+    panic!("fetch {number} of {count} is not under way")
+}
+
+impl Fetch {
+    /// Its progress, which it loses.
+    ///
+    /// # Panics
+    /// If it has none.
+    fn take_reading(&mut self, number: u32) -> Reading {
+        self.reading.take().unwrap_or_else(|| panic!("fetch {number} has not begun to read"))
+    }
+}
+
 impl Log {
     /// Requests the value of a key; [`next_loaded`](Self::next_loaded) reports it.
     pub fn fetch(&mut self, processor: &mut Processor, key: &[u8]) {
@@ -60,7 +114,7 @@ impl Log {
     }
 
     fn queue_fetch(&mut self, hash: KeyHash, key: &[u8], is_rewrite: bool) {
-        let known = self.fetches.iter_mut().flatten().find(|fetch| *fetch.key == *key);
+        let known = self.fetches.all().find(|fetch| *fetch.key == *key);
         if let Some(fetch) = known {
             self.cleaner.fetch_count += usize::from(is_rewrite && !fetch.is_rewrite);
             fetch.is_rewrite |= is_rewrite;
@@ -76,12 +130,8 @@ impl Log {
             is_reading: false,
             reading: None,
         };
-        let number = self.fetches.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.fetches.push(None);
-            self.fetches.len() - 1
-        });
-        self.fetches[number] = Some(fetch);
-        self.fetch_queue.push_back(number as u32);
+        let number = self.fetches.insert(fetch);
+        self.fetch_queue.push_back(number);
     }
 
     /// The next read of a fetch.
@@ -94,8 +144,8 @@ impl Log {
             if self.fetches_await_memory {
                 return None;
             }
-            let is_reading = self.fetches.iter().flatten().any(|fetch| fetch.is_reading);
-            let fetch = self.fetches[number as usize].as_mut().expect("it waits");
+            let is_reading = self.fetches.all().any(|fetch| fetch.is_reading);
+            let fetch = self.fetches.get_mut(number);
             if fetch.reading.is_none() {
                 let stub = processor.pairs().stub(fetch.hash, &fetch.key);
                 let Some(stub) = stub.filter(|stub| !stub.is_lost()) else {
@@ -134,7 +184,7 @@ impl Log {
                 let begun_bytes = 0;
                 fetch.reading = Some(Reading { stub, pending, begun_bytes, done: 0, checksum, tail });
             }
-            let fetch = self.fetches[number as usize].as_ref().expect("it waits");
+            let fetch = self.fetches.get(number);
             let reading = fetch.reading.as_ref().expect("just begun");
             let Some(part) = self.part_of(fetch.key.len(), reading) else {
                 // Its segment has been freed since, or the rest was not found at the start.
@@ -148,7 +198,7 @@ impl Log {
             let offset = from / block_bytes * block_bytes;
             let end = (part.offset + record_bytes as u64).next_multiple_of(block_bytes);
             let length = usize::try_from(end - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
-            self.fetches[number as usize].as_mut().expect("it waits").is_reading = true;
+            self.fetches.get_mut(number).is_reading = true;
             self.counters.fetch_count += 1;
             self.fetch_queue.pop_front();
             return Some(Work::Read { job: Job::Fetch(number), offset, length });
@@ -158,9 +208,10 @@ impl Log {
 
     pub(super) fn on_fetched(&mut self, processor: &mut Processor, number: u32, bytes: Option<&[u8]>) {
         self.fetches_await_memory = false;
-        let mut fetch = self.fetches[number as usize].take().expect("it is being read");
+        let fetch = self.fetches.get_mut(number);
         fetch.is_reading = false;
-        let mut reading = fetch.reading.take().expect("it is being read");
+        let mut reading = fetch.take_reading(number);
+        let fetch = self.fetches.get(number);
         let part = self.part_of(fetch.key.len(), &reading);
         let is_good = match (bytes, &part) {
             (Some(bytes), Some(part)) => {
@@ -175,14 +226,12 @@ impl Log {
         let is_whole = is_read && reading.begun_bytes + value_bytes == reading.stub.value_bytes;
         if is_sound && is_whole {
             processor.writer.load(fetch.hash, &fetch.key, reading.stub.log_offset, reading.pending);
-            self.fetches[number as usize] = Some(fetch);
             return self.end_fetch(processor, number, Ok(()));
         }
         if is_sound && is_read {
             (reading.begun_bytes, reading.done) = (value_bytes, 0);
         }
-        fetch.reading = Some(reading);
-        self.fetches[number as usize] = Some(fetch);
+        self.fetches.get_mut(number).reading = Some(reading);
         if is_sound {
             return self.fetch_queue.push_front(number);
         }
@@ -214,8 +263,8 @@ impl Log {
 
     /// A value cannot be read, unless the pair has changed since, or its record has moved.
     fn fail_fetch(&mut self, processor: &mut Processor, number: u32, error: FetchError) {
-        let fetch = self.fetches[number as usize].as_mut().expect("it is being read");
-        let reading = fetch.reading.take().expect("it has begun");
+        let fetch = self.fetches.get_mut(number);
+        let reading = fetch.take_reading(number);
         processor.writer.abandon(reading.pending);
         let now = processor.pairs().stub(fetch.hash, &fetch.key);
         if now.is_some_and(|stub| stub.log_offset != reading.stub.log_offset) {
@@ -226,7 +275,7 @@ impl Log {
     }
 
     fn end_fetch(&mut self, processor: &mut Processor, number: u32, result: Result<(), FetchError>) {
-        let Some(fetch) = self.fetches[number as usize].take() else { return };
+        let fetch = self.fetches.remove(number);
         if fetch.is_rewrite {
             self.cleaner.fetch_count -= 1;
             match result {

@@ -50,7 +50,7 @@ use crate::processor::Processor;
 use crate::record::RECORD_EXTRA_BYTES;
 use clean::Cleaner;
 pub use examine::{Certainty, Damage, Examined, Kept};
-use fetch::Fetch;
+use fetch::FetchTable;
 use names::NameList;
 pub use passed_over::DamageKind;
 pub use rebuild::{WriteAt, rebuild};
@@ -367,7 +367,7 @@ pub struct Log {
     /// Offsets of damaged records of keys that were told to be lost.
     lost_offsets: BTreeSet<u64>,
     cleaner: Cleaner,
-    fetches: Vec<Option<Fetch>>,
+    fetches: FetchTable,
     fetch_queue: VecDeque<u32>,
     /// Whether fetches wait for memory, until the next write or read of a fetch completes, or
     /// [`retry_fetches`](Self::retry_fetches).
@@ -412,7 +412,7 @@ impl Log {
             holes: Vec::new(),
             lost_offsets: BTreeSet::new(),
             cleaner: Cleaner::default(),
-            fetches: Vec::new(),
+            fetches: FetchTable::default(),
             fetch_queue: VecDeque::new(),
             fetches_await_memory: false,
             is_stopping: false,
