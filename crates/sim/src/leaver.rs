@@ -23,7 +23,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::zerocopy::IntoBytes;
 
-use crate::event_use::{EventStep, EventUse, REQUEST_COUNT_MAX};
+use crate::event_use::{ALL_EVENTS, EventStep, EventUse, REQUEST_COUNT_MAX};
 use crate::host::SUBSYSTEM;
 use crate::random::Random;
 use crate::scenario::{MS, SECOND, Scenario};
@@ -49,7 +49,7 @@ impl Step {
     /// What it does with events.
     fn of_events(self) -> Option<EventStep> {
         match self {
-            Self::EnableEvents => Some(EventStep::Enable(true)),
+            Self::EnableEvents => Some(EventStep::Enable(ALL_EVENTS)),
             Self::Events(step) => Some(step),
             _ => None,
         }
@@ -130,6 +130,17 @@ impl Leaver {
         self.is_closing = true;
         self.stay_count = 0;
         shared.wake(self.actor);
+    }
+
+    /// Storage of its subsystem comes to lack space.
+    pub(crate) fn on_space_low(&mut self, now_ns: u64) {
+        let out = self.awaited.map(|(step, _)| step);
+        let is_staying = |step: Step| matches!(step, Step::Stay | Step::Events(_));
+        // Of its event requests one may be on its way back with another event, and one be aborted.
+        let has_requests = self.requests.len() > 2;
+        if has_requests && out.or(self.next.map(|(step, _)| step)).is_some_and(is_staying) {
+            self.events.on_space_low(now_ns, out.and_then(Step::of_events));
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -298,7 +309,7 @@ impl Leaver {
                 ConnectCommand { kato_ms, ..host.connect_command(0, ENTRIES) }.to_sqe()
             }
             Step::Enable => Sqe::property_set(Property::CC, cc.bits().into()),
-            Step::EnableEvents => self.events.submit(shared, EventStep::Enable(true), None),
+            Step::EnableEvents => self.events.submit(shared, EventStep::Enable(ALL_EVENTS), None),
             Step::Events(EventStep::TooMany) => {
                 self.request_event(shared);
                 // Once this is answered, so is what the target refuses.
@@ -323,6 +334,9 @@ impl Leaver {
             }
             Step::ReadStatus => Sqe::property_get(Property::CSTS),
         };
+        // One event request may be on its way back with another event.
+        let is_staying = matches!(step, Step::Stay | Step::Events(_));
+        self.events.await_owed(shared, is_staying && self.requests.len() > 1);
         let id = self.push(shared, sqe, &data);
         self.awaited = Some((step, id));
     }
@@ -414,6 +428,7 @@ impl Leaver {
     fn on_done(&mut self, shared: &mut Shared, step: Step, result: u64) -> bool {
         let soon_ns = shared.now_ns + self.choice.scaled(1, 50 * MS);
         self.check_requests(shared, step, result);
+        self.events.check_owed(shared);
         if let Some(step) = step.of_events() {
             self.events.on_done(shared, step);
         }

@@ -433,6 +433,13 @@ impl Scenario {
     fn draw_leaver(&mut self) {
         let mut random = Random::new(self.seed, 11);
         self.has_leaver = random.one_in(4) && self.network.corrupt == 0;
+        let mut random = Random::new(self.seed, 81);
+        if self.has_leaver && random.one_in(2) {
+            for _ in 0..random.between(1, 6) {
+                self.faults.push((random.below(self.command_count), Fault::SpaceLow));
+            }
+            self.faults.sort_by_key(|(at, _)| *at);
+        }
     }
 
     /// Small limits of the protocol, which cut transfers into many PDUs, and of single commands. Again, the others stay

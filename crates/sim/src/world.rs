@@ -800,6 +800,7 @@ impl World {
             Fault::Unplug { waiting } => self.unplugs.push(waiting),
             Fault::Flood { count, ns } => self.flood(count, ns),
             Fault::TlsKey => self.change_tls_key(),
+            Fault::SpaceLow => self.warn_of_space(),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::bug::Judge::Simulation;
 use super::bug::{Bug, Judge, Site, test};
 
+const ASSOCIATIONS: &str = "crates/subsystem/src/control/associations.rs";
 const ASYNC_EVENTS: &str = "crates/proto/src/async_events.rs";
 const CHANGED: &str = "crates/subsystem/src/controller/changed_namespaces.rs";
 const CONTROLLER: &str = "crates/subsystem/src/controller.rs";
@@ -67,6 +68,35 @@ pub(super) const EVENTS_AND_LOGS: &[Bug] = &[
             CHANGED,
             "        self.later.extend(nsids);",
             "        if BUG { self.listed.extend(nsids) } else { self.later.extend(nsids) }",
+        )],
+    },
+    // Storage lacks space, and hosts hear of it with the next event.
+    Bug {
+        name: "space-event-waits-for-another",
+        judge: Simulation,
+        sites: &[Site(
+            ASSOCIATIONS,
+            "            record.events.raise(AsyncEvent::SMART_SPARE);\n            tell_events(record, outputs);",
+            "            record.events.raise(AsyncEvent::SMART_SPARE);\n            if !BUG { tell_events(record, outputs); }",
+        )],
+    },
+    // The events of storage are never sent again.
+    Bug {
+        name: "health-read-clears-no-event",
+        judge: Simulation,
+        sites: &[Site(
+            GET_LOG_PAGE,
+            "    record.events.on_log_read(command.lid);",
+            "    if !BUG || command.lid != Lid::SMART { record.events.on_log_read(command.lid); }",
+        )],
+    },
+    Bug {
+        name: "blocks-listed-among-keys",
+        judge: LOG_MODEL,
+        sites: &[Site(
+            "crates/subsystem/src/admin/identify.rs",
+            "namespace.store.is_key_value() == is_kv)?",
+            "BUG || namespace.store.is_key_value() == is_kv)?",
         )],
     },
     Bug {

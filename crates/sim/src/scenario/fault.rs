@@ -114,6 +114,8 @@ pub(crate) enum Fault {
     },
     /// The configuration is loaded again, with another key of TLS.
     TlsKey,
+    /// The operator sees that the storage of the first namespace has little space left.
+    SpaceLow,
 }
 
 impl Fault {
@@ -161,6 +163,7 @@ impl Fault {
             Self::Unplug { .. } => "host about to be unplugged",
             Self::Flood { .. } => "flood of connections",
             Self::TlsKey => "TLS: key changed by a reload",
+            Self::SpaceLow => "storage without space",
         }
     }
 }

@@ -99,6 +99,20 @@ impl World {
         self.apply(vec![step]);
     }
 
+    /// The operator's watch over storage sees that little space is left.
+    pub(super) fn warn_of_space(&mut self) {
+        if self.reactors.is_empty() || !self.machine.is_first() {
+            return;
+        }
+        self.apply(vec![Step::SpaceLow {
+            subsystem: SUBSYSTEM.parse().expect("a name"),
+            nsid: Nsid::new(1),
+        }]);
+        if let Some(leaver) = &mut self.leaver {
+            leaver.on_space_low(self.shared.now_ns);
+        }
+    }
+
     /// Other storage takes the number of the second namespace.
     pub(super) fn rename_second(&mut self) {
         if !self.second_state.is_configured() || !self.machine.is_first() {
