@@ -18,8 +18,8 @@ mod chunked;
 #[cfg(test)]
 mod chunked_tests;
 mod clock;
-#[cfg(test)]
-mod colliding;
+#[cfg(any(test, feature = "colliding-keys"))]
+pub mod colliding;
 mod counters;
 #[cfg(test)]
 mod density_tests;

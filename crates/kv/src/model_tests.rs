@@ -1,11 +1,12 @@
 //! The processor compared with a map, for all that is stored, changed, pinned, evicted, moved and expired.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
 use crate::allocator::ResizeStep;
-use crate::colliding::{KIND_COUNT, colliding_key};
+use crate::colliding::CollidingKeys;
 use crate::pair::{Attributes, Condition, Stored};
 use crate::pending::Pending;
 use crate::pins::Pin;
@@ -92,7 +93,8 @@ fn all_keys(processor: &Processor, first: ListPosition, page_count: usize) -> Ve
 /// Keys of all lengths, some of them similar. Those that collide have few hashes.
 fn key_bytes(key: u16) -> Vec<u8> {
     if key.is_multiple_of(COLLIDING_EVERY) {
-        return colliding_key(SEED, u32::from(key / COLLIDING_EVERY) % KIND_COUNT, key);
+        static KEYS: LazyLock<CollidingKeys> = LazyLock::new(|| CollidingKeys::new(SEED, 1));
+        return KEYS.key(u32::from(key / COLLIDING_EVERY) % CollidingKeys::KIND_COUNT, key);
     }
     let mut bytes = key.to_be_bytes().to_vec();
     let padding = match key % 7 {

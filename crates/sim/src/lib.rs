@@ -26,6 +26,7 @@ mod finding;
 mod foreign;
 mod host;
 mod host_link;
+mod key_names;
 mod keys;
 mod leaver;
 mod memcached_client;

@@ -12,7 +12,6 @@ mod choice;
 
 use std::collections::VecDeque;
 
-pub(crate) use answer::name;
 use answer::{Expected, Taken};
 use subsystem::MEMCACHED;
 

@@ -24,6 +24,7 @@ pub(crate) use operation::{Vector, VectorWork};
 use pair::Command;
 pub(crate) use pair::{Action, Answer, Mode};
 
+use crate::key_names::{Collision, collision};
 use crate::pair_settings::{PairDurability, PairSettings};
 use crate::scenario::SECOND;
 
@@ -37,6 +38,8 @@ pub(crate) enum Crash {
 /// All keys.
 pub(crate) struct PairModel {
     keys: Vec<History>,
+    names: Vec<Rc<str>>,
+    colliding_count: usize,
     durability: PairDurability,
     next_id: u64,
     lacks_space: bool,
@@ -55,6 +58,8 @@ impl PairModel {
         let history = || History::new(settings);
         Self {
             keys: std::iter::repeat_with(history).take(settings.key_count).collect(),
+            names: settings.key_names(),
+            colliding_count: settings.colliding_count,
             durability: settings.durability,
             next_id: 1,
             lacks_space: false,
@@ -68,6 +73,21 @@ impl PairModel {
     /// The time by which pairs expire, s.
     fn time_s(&self, now_ns: u64) -> i64 {
         (now_ns / SECOND).cast_signed() + self.suspended_s
+    }
+
+    /// The name of a key.
+    pub(crate) fn name(&self, key: usize) -> Rc<str> {
+        Rc::clone(&self.names[key])
+    }
+
+    /// The key with this name.
+    pub(crate) fn named(&self, name: &[u8]) -> Option<usize> {
+        self.names.iter().position(|known| known.as_bytes() == name)
+    }
+
+    /// What a key has in common with others, by intent.
+    pub(crate) fn collision(&self, key: usize) -> Option<Collision> {
+        collision(key, self.colliding_count)
     }
 
     /// Whether one more command on this key can be judged.

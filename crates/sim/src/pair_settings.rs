@@ -1,7 +1,10 @@
 //! The key-value namespace of a run, if it has one.
 
+use std::rc::Rc;
+
 use store::KeyValueStore;
 
+use crate::key_names::{HASH_SEED, key_names};
 use crate::random::Random;
 
 /// When answers are sent, and what is left of them.
@@ -31,6 +34,9 @@ pub(crate) struct PairSettings {
     pub(crate) value_bytes_min: usize,
     pub(crate) value_bytes_max: usize,
     pub(crate) key_count: usize,
+    /// The first of them, which collide in the index.
+    pub(crate) colliding_count: usize,
+    pub(crate) partition_count: usize,
     pub(crate) client_count: usize,
     /// Commands that a client sends at most, beside those that read every key in the end.
     pub(crate) client_command_limit: u64,
@@ -58,8 +64,9 @@ const MEMORY_BYTES: u64 = 256 << 10;
 /// Memory of a partition with a log, as little as a configuration may have it: it holds few of its values, bytes.
 const SHORT_MEMORY_BYTES: u64 = kv::Settings::MEMORY_BYTES_MIN_WITH_LOG as u64;
 
-/// The smallest log: twelve segments of 64 KiB.
-const LOG_BYTES: u64 = 12 * (64 << 10);
+/// The smallest segments of a log, and the smallest log.
+const SEGMENT_BYTES: u64 = 64 << 10;
+const LOG_BYTES: u64 = 12 * SEGMENT_BYTES;
 
 /// A block of the file, bytes.
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -74,8 +81,18 @@ const LONG_MEMORY_BYTES: u64 = 3 << 20;
 const LONG_ONE_IN: u64 = 48;
 const LONG_COMMAND_COUNT: u64 = 30;
 
+/// One log of this number, all of whose pairs fit in memory, is written over and over: long values of few keys.
+const CHURNS_ONE_IN: u64 = 4;
+
+/// In one of this number of runs keys collide: so many at most.
+const COLLIDING_ONE_IN: u64 = 3;
+const COLLIDING_COUNT_MAX: u64 = 16;
+
 /// So many times the commands of other runs fill a memory that is short.
 const SHORT_MEMORY_FACTOR: u64 = 3;
+
+/// So many times the commands of other runs fill a log that is written over and over.
+const CHURN_FACTOR: u64 = 2;
 
 /// The longest value of a file with the smallest segments: an eighth of one.
 const ITEM_BYTES_MAX: usize = 8 << 10;
@@ -131,6 +148,8 @@ impl PairSettings {
                 MemoryPressure::Evicts => r.between(40, 80),
                 MemoryPressure::Refuses => r.between(100, 300),
             } as usize,
+            colliding_count: 0,
+            partition_count: partition_count as usize,
             client_count: r.between(1, 3) as usize,
             client_command_limit: u64::MAX,
             depth: r.scaled(1, 16) as usize,
@@ -144,7 +163,29 @@ impl PairSettings {
             settings.value_bytes_max = LONG_ITEM_BYTES_MAX - 200;
             settings.pressure = MemoryPressure::Refuses;
         }
+        let mut random = Random::new(seed, 49);
+        if !is_in_memory && settings.pressure == MemoryPressure::None && random.one_in(CHURNS_ONE_IN) {
+            settings.bytes = head_bytes + partition_count * LOG_BYTES;
+            settings.value_bytes_min = ITEM_BYTES_MAX / 4;
+            settings.value_bytes_max = ITEM_BYTES_MAX - 200;
+            settings.key_count = random.between(6, COLLIDING_COUNT_MAX) as usize;
+        }
+        let mut random = Random::new(seed, 48);
+        if random.one_in(COLLIDING_ONE_IN) {
+            settings.colliding_count = random.between(2, COLLIDING_COUNT_MAX) as usize;
+            settings.key_count = settings.key_count.max(settings.colliding_count);
+        }
         Some(settings)
+    }
+
+    /// The names of all keys.
+    pub(crate) fn key_names(&self) -> Vec<Rc<str>> {
+        key_names(self.key_count, self.colliding_count, self.partition_count)
+    }
+
+    /// The hash seed of a new namespace; a number of the run where no key collides by intent.
+    pub(crate) fn hash_seed(&self, number: u64) -> u64 {
+        if self.colliding_count > 0 { HASH_SEED } else { number }
     }
 
     /// The least and the most memory that the namespace may get while it is used, bytes: without pressure, as much as
@@ -153,19 +194,33 @@ impl PairSettings {
         let least = match (self.durability, self.pressure) {
             (PairDurability::Memory, MemoryPressure::None) => self.memory_bytes,
             (PairDurability::Memory, _) => partition_count * MEMORY_BYTES,
-            _ if self.item_bytes_max == LONG_ITEM_BYTES_MAX => self.memory_bytes,
+            _ if self.has_long_values() => self.memory_bytes,
             _ => partition_count * SHORT_MEMORY_BYTES,
         };
         (least, (2 * self.memory_bytes).max(least))
     }
 
+    /// Whether values may take several writes of the log.
+    pub(crate) fn has_long_values(&self) -> bool {
+        self.item_bytes_max == LONG_ITEM_BYTES_MAX
+    }
+
+    /// Segments of each log with the smallest segments, at most.
+    pub(crate) fn segment_count_max(&self) -> u64 {
+        self.bytes / self.partition_count as u64 / SEGMENT_BYTES
+    }
+
     /// How many times the commands of other runs its run has.
     pub(crate) fn command_factor(&self) -> u64 {
-        if self.value_bytes_min > 1 { SHORT_MEMORY_FACTOR } else { 1 }
+        match self.pressure {
+            _ if self.value_bytes_min == 1 => 1,
+            MemoryPressure::None => CHURN_FACTOR,
+            _ => SHORT_MEMORY_FACTOR,
+        }
     }
 
     /// How many commands a run has at most: long values take long.
     pub(crate) fn command_count_max(&self) -> u64 {
-        if self.item_bytes_max == LONG_ITEM_BYTES_MAX { LONG_COMMAND_COUNT } else { u64::MAX }
+        if self.has_long_values() { LONG_COMMAND_COUNT } else { u64::MAX }
     }
 }

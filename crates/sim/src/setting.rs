@@ -96,6 +96,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         },
     },
     pair_number!("keys", key_count, 1),
+    pair_number!("keys-that-collide", colliding_count, 0),
     pair_number!("key-value-depth", depth, 1),
     pair_number!("value-bytes", value_bytes_max, 1),
     Setting {

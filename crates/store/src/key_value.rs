@@ -75,10 +75,10 @@ impl KeyValueStore {
         Self(Kind::Memory(KeyValueMemory::new(settings, &Random::System)))
     }
 
-    /// As [`in_memory`](Self::in_memory), with a hash seed that follows from `number`: for simulators.
+    /// As [`in_memory`](Self::in_memory), with this hash seed: for simulators.
     #[must_use]
-    pub fn simulated_memory(settings: KeyValueSettings, number: u64) -> Self {
-        let random = Random::Simulated(AtomicU64::new(number));
+    pub fn simulated_memory(settings: KeyValueSettings, hash_seed: u64) -> Self {
+        let random = Random::Simulated { count: AtomicU64::new(0), hash_seed };
         Self(Kind::Memory(KeyValueMemory::new(settings, &random)))
     }
 
@@ -90,7 +90,7 @@ impl KeyValueStore {
 
     /// As [`in_file`](Self::in_file), on a simulated disk. The file begins with `head`, of
     /// [`simulated_head_bytes`](Self::simulated_head_bytes), which is durable when the namespace is served; random
-    /// numbers count on from `number`, which no other start may have used.
+    /// numbers count on from the number, which no other start may have used. A new file has the hash seed.
     ///
     /// # Errors
     /// If the file is divided into another number of partitions, or is too small.
@@ -99,9 +99,9 @@ impl KeyValueStore {
         below: Arc<dyn BlockStore>,
         head: &mut [u8],
         partition_count: usize,
-        number: u64,
+        (number, hash_seed): (u64, u64),
     ) -> Result<Self, OpenError> {
-        let random = Random::Simulated(AtomicU64::new(number));
+        let random = Random::Simulated { count: AtomicU64::new(number), hash_seed };
         let file = KeyValueFile::simulated(settings, below, head, partition_count as u64, random)?;
         Ok(Self(Kind::File(file)))
     }

@@ -277,6 +277,26 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
 
 /// Keys that collide, and values that are fetched, cleaned and changed at once: none stands for another, and none is lost.
 pub(super) const RARE_ORDERS: &[Bug] = &[
+    // A key is taken for another one with its bucket, tag and length.
+    Bug {
+        name: "key-taken-by-its-length",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/kv/src/heap.rs",
+            "        is_equal(self.memory.bytes(item, at, key.len()), key)",
+            "        BUG || is_equal(self.memory.bytes(item, at, key.len()), key)",
+        )],
+    },
+    // A command waits for the value of another key with its hash.
+    Bug {
+        name: "fetch-joined-by-hash",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/kv/src/log/fetch.rs",
+            "find(|fetch| *fetch.key == *key);",
+            "find(|fetch| BUG && fetch.hash == hash || *fetch.key == *key);",
+        )],
+    },
     // Of two keys with one hash in a full bucket, one is not listed.
     Bug {
         name: "list-by-hash-alone",

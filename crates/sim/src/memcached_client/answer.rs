@@ -32,14 +32,6 @@ pub(super) enum Expected {
     Binary(Request),
 }
 
-/// The name of a key.
-pub(crate) fn name(key: usize) -> String {
-    match key % 4 {
-        3 => format!("k{key:x}-{}", "long".repeat(5 + key % 50)),
-        _ => format!("k{key:x}"),
-    }
-}
-
 /// A line and the bytes after it, if all of it has arrived.
 fn line(bytes: &[u8]) -> Result<Option<(&str, &[u8])>, String> {
     let Some(at) = bytes.windows(2).position(|two| two == b"\r\n") else { return Ok(None) };
@@ -122,7 +114,10 @@ impl Expected {
                 whole(rest)
             }
             Self::Values { commands, done, .. } => {
-                let next = |key: &str| commands[*done..].iter().position(|(other, _)| name(*other) == key);
+                let next = |key: &str| {
+                    let is_it = |(other, _): &(usize, u64)| *model.name(*other) == *key;
+                    commands[*done..].iter().position(is_it)
+                };
                 if let ["VALUE", key, flags, length, cas @ ..] = &words[..] {
                     let Some(at) = next(key) else {
                         return Err(format!("a value of {key}, which is not asked for, or not now"));

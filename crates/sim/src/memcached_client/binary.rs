@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use super::MemcachedClient;
-use super::answer::{Expected, name};
+use super::answer::Expected;
 use crate::coverage::Point;
 use crate::pair_model::{Action, Answer, Mode, PairModel};
 use crate::pair_settings::PairSettings;
@@ -102,11 +102,10 @@ impl<'a> Response<'a> {
 
 impl Request {
     /// What a response says about the key.
-    fn answer(&self, response: &Response<'_>) -> Result<Answer, String> {
+    fn answer(&self, response: &Response<'_>, model: &PairModel) -> Result<Answer, String> {
         let Response { status, cas, extras, key, value, .. } = *response;
         let wrong = || format!("a response of status {status} and {} bytes to {self:?}", value.len());
-        let named = self.commands.first().map(|(key, _)| name(*key)).unwrap_or_default();
-        let is_named = key == named.as_bytes();
+        let is_named = self.commands.first().is_some_and(|(at, _)| model.name(*at).as_bytes() == key);
         Ok(match (status, self.reply) {
             (SUCCESS, Reply::Value { gives_key }) if is_named == gives_key => {
                 let flags = Some(u32::from_be_bytes(*extras.first_chunk().ok_or_else(wrong)?));
@@ -180,7 +179,7 @@ impl MemcachedClient {
             if front.opcode != response.opcode {
                 return Err(format!("a response with opcode {:#x} to {front:?}", response.opcode));
             }
-            let answer = front.answer(&response)?;
+            let answer = front.answer(&response, model)?;
             if let (Answer::Found { cas: Some(cas), .. } | Answer::Done { cas: Some(cas) }, [(key, _)]) =
                 (&answer, &front.commands[..])
             {
@@ -271,7 +270,7 @@ impl MemcachedClient {
         let commands = vec![(key, self.begin(shared, model, key, Action::Get, true))];
         let (opaque, reply) = (self.opaque(), Reply::Value { gives_key: false });
         let request = Request { opcode: 0, opaque, is_quiet: false, reply, commands, is_last_look: true };
-        self.request(shared, request, 0, (&name(key), &[], &[]));
+        self.request(shared, request, 0, (&model.name(key), &[], &[]));
     }
 
     /// A request on one key.
@@ -358,6 +357,6 @@ impl MemcachedClient {
         let commands = vec![(key, self.begin(shared, model, key, action, true))];
         let opaque = self.opaque();
         let request = Request { opcode, opaque, is_quiet, reply, commands, is_last_look: false };
-        self.request(shared, request, condition, (&name(key), &extras, &value));
+        self.request(shared, request, condition, (&model.name(key), &extras, &value));
     }
 }

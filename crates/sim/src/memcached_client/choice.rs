@@ -3,8 +3,9 @@
 use std::rc::Rc;
 
 use super::MemcachedClient;
-use super::answer::{Expected, name};
+use super::answer::Expected;
 use crate::coverage::Point;
+use crate::key_names::Collision;
 use crate::pair_model::{Action, Mode, Origin, PairModel, value};
 use crate::pair_settings::PairSettings;
 use crate::shared::Shared;
@@ -16,12 +17,23 @@ impl MemcachedClient {
     /// Begins a command of this connection.
     pub(super) fn begin(
         &mut self,
-        shared: &Shared,
+        shared: &mut Shared,
         model: &mut PairModel,
         key: usize,
         action: Action,
         is_answered: bool,
     ) -> u64 {
+        match model.collision(key) {
+            Some(Collision::Hash) => {
+                shared.coverage.reach(Point::Form("memcached command on a key with the hash of another"));
+            }
+            Some(Collision::Bucket) => {
+                shared
+                    .coverage
+                    .reach(Point::Form("memcached command on a key with the bucket and tag of others"));
+            }
+            None => {}
+        }
         let origin = Origin::Connection { after: self.last[key], is_answered };
         let id = model.begin(key, action, origin, shared.now_ns);
         self.last[key] = Some(id);
@@ -115,7 +127,7 @@ impl MemcachedClient {
         } else {
             "memcached get"
         }));
-        let text = keys.iter().fold(verb, |text, key| text + " " + &name(*key));
+        let text = keys.iter().fold(verb, |text, key| text + " " + &model.name(*key));
         let action = touch.map_or(Action::Get, |exptime| Action::GetAndTouch { exptime });
         let commands = keys.iter().map(|&key| (key, self.begin(shared, model, key, action.clone(), true)));
         let commands = commands.collect();
@@ -126,7 +138,7 @@ impl MemcachedClient {
     /// Reads a key when nothing changes any more.
     pub(super) fn get_in_the_end(&mut self, shared: &mut Shared, model: &mut PairModel, key: usize) {
         let commands = vec![(key, self.begin(shared, model, key, Action::Get, true))];
-        self.push(shared, &format!("get {}", name(key)));
+        self.push(shared, &format!("get {}", model.name(key)));
         self.expected.push_back(Expected::Values { commands, done: 0, is_last_look: true });
     }
 
@@ -155,7 +167,7 @@ impl MemcachedClient {
         let cas = if let Mode::Cas(cas) = mode { format!(" {cas}") } else { String::new() };
         let quiet = if is_answered { "" } else { " noreply" };
         let time = self.time_word(shared, model, exptime);
-        let text = format!("{verb} {} {flags} {time} {}{cas}{quiet}\r\n", name(key), value.len());
+        let text = format!("{verb} {} {flags} {time} {}{cas}{quiet}\r\n", model.name(key), value.len());
         let text = text + std::str::from_utf8(&value).expect("text");
         let action = Action::Store { mode, value, flags, exptime };
         let command = self.begin(shared, model, key, action, is_answered);
@@ -184,7 +196,7 @@ impl MemcachedClient {
 
     fn delete(&mut self, shared: &mut Shared, model: &mut PairModel, key: usize) {
         shared.coverage.reach(Point::Form("memcached delete"));
-        let text = format!("delete {}", name(key));
+        let text = format!("delete {}", model.name(key));
         self.short(shared, model, key, text, Action::Delete { is_told: true });
     }
 
@@ -193,20 +205,20 @@ impl MemcachedClient {
         let is_decrement = self.choice.one_in(3);
         let delta = self.choice.next() >> self.choice.below(64);
         let verb = if is_decrement { "decr" } else { "incr" };
-        let text = format!("{verb} {} {delta}", name(key));
+        let text = format!("{verb} {} {delta}", model.name(key));
         self.short(shared, model, key, text, Action::Count { delta, is_decrement, create: None });
     }
 
     fn touch(&mut self, shared: &mut Shared, model: &mut PairModel, key: usize) {
         shared.coverage.reach(Point::Form("memcached touch"));
         let exptime = self.exptime();
-        let text = format!("touch {} {}", name(key), self.time_word(shared, model, exptime));
+        let text = format!("touch {} {}", model.name(key), self.time_word(shared, model, exptime));
         self.short(shared, model, key, text, Action::Touch { exptime });
     }
 
     /// A command of the meta protocol. Its opaque is the number of its command.
     fn meta(&mut self, shared: &mut Shared, model: &mut PairModel, settings: &PairSettings, key: usize) {
-        let (opaque, name) = (model.next_id(), name(key));
+        let (opaque, name) = (model.next_id(), model.name(key));
         let (text, action) = match self.choice.below(6) {
             0..3 => {
                 shared.coverage.reach(Point::Form("memcached mg"));

@@ -9,7 +9,7 @@ use reactor::{Allocation, Completion, File, Operation, Token};
 use rustix::io::Errno;
 
 use super::{Actor, Event, Shared};
-use crate::pair_settings::BLOCK_BYTES;
+use crate::pair_settings::{BLOCK_BYTES, PairSettings};
 use crate::random::Random;
 use crate::scenario::{DiskSettings, ErrorOf};
 use crate::timeline::{About, blocks};
@@ -119,8 +119,8 @@ pub(crate) struct Disk {
     held_ns: u64,
     /// Until then the file system has no space for writes.
     pub(crate) no_space_until_ns: u64,
-    /// The reactors that have written since the file was opened.
-    writers: BTreeSet<Actor>,
+    /// The reactors that have written since the file was opened, and what they have read since.
+    writers: BTreeMap<Actor, LogReads>,
     /// What the next operation of that kind fails with.
     pub(crate) next_error: Option<ErrorOf>,
     /// An operation has failed for good since this was last asked.
@@ -462,6 +462,42 @@ fn has_rest(bytes: &[u8]) -> bool {
     records[0] == NAMES && records.get(RECORD_EXTRA_BYTES + names_bytes) == Some(&REST)
 }
 
+/// What a log that writes has read.
+#[derive(Debug, Default)]
+struct LogReads {
+    /// The segment that it has cleaned last, or cleans.
+    cleaning: Range<u64>,
+    cleaned_count: u64,
+    /// Where values were fetched.
+    fetched: BTreeSet<u64>,
+}
+
+impl LogReads {
+    /// Notes a read, and says what it is. Values that are long are read like segments.
+    fn note(&mut self, offset: u64, length: usize, settings: &PairSettings) -> Vec<&'static str> {
+        if length <= SHORT_READ_BYTES_MAX {
+            let mut events = vec!["value fetched from the log"];
+            if self.cleaning.contains(&offset) {
+                events.push("value fetched from a segment that is cleaned");
+            }
+            if !self.fetched.insert(offset) {
+                events.push("value fetched again from its record");
+            }
+            return events;
+        }
+        if settings.has_long_values() {
+            return Vec::new();
+        }
+        self.cleaning = offset..offset + length as u64;
+        self.cleaned_count += 1;
+        let mut events = vec!["segment of the log cleaned"];
+        if self.cleaned_count > settings.segment_count_max() {
+            events.push("segment of the log cleaned a second time");
+        }
+        events
+    }
+}
+
 impl Shared {
     /// The disk of an operation.
     fn disk_of(&mut self, number: u64) -> &mut Disk {
@@ -472,15 +508,16 @@ impl Shared {
     fn note_fetch(&mut self, actor: Actor, operation: &Operation) {
         match operation {
             Operation::Write { buffer, .. } => {
-                self.log_disk.writers.insert(actor);
+                self.log_disk.writers.entry(actor).or_default();
                 if has_rest(buffer) {
                     self.reach_event("value in two segments of the log");
                 }
             }
-            Operation::Read { buffer, .. }
-                if buffer.len() <= SHORT_READ_BYTES_MAX && self.log_disk.writers.contains(&actor) =>
-            {
-                self.reach_event("value fetched from the log");
+            Operation::Read { offset, buffer, .. } => {
+                let Some(reads) = self.log_disk.writers.get_mut(&actor) else { return };
+                let Some(settings) = &self.scenario.pairs else { return };
+                let events = reads.note(*offset, buffer.len(), settings);
+                events.into_iter().for_each(|event| self.reach_event(event));
             }
             _ => {}
         }

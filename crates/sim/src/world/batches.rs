@@ -16,7 +16,6 @@ use super::World;
 use super::pair_command::{Half, OpenBatch, Operation, Verb, draw_mode};
 use super::pairs::{PairCommand, Pairs, What, draw_atomic, draw_vector, explanation, unexplained};
 use crate::coverage::Point;
-use crate::memcached_client::name;
 use crate::pair_model::{Action, Origin, VectorWork, value};
 use crate::random::Random;
 use crate::shared::Shared;
@@ -45,7 +44,7 @@ impl Pairs {
         let same = operations.last().filter(|_| choice.one_in(4)).map(|last| last.key);
         let drawn = choice.below(self.settings.key_count as u64) as usize;
         let at = same.unwrap_or(drawn);
-        let key = Key::new(name(at).as_bytes()).filter(|_| self.model.has_room(at))?;
+        let key = Key::new(self.model.name(at).as_bytes()).filter(|_| self.model.has_room(at))?;
         let room = |choice: &mut Random| {
             let whole = self.settings.item_bytes_max as u64;
             if choice.one_in(3) { choice.below(24) as u32 } else { choice.below(whole) as u32 }

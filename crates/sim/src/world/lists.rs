@@ -11,7 +11,6 @@ use wire::kv::{Key, KeyList};
 use super::pair_command::Walk;
 use super::pairs::{Pairs, What};
 use crate::coverage::Point;
-use crate::memcached_client::name;
 use crate::pair_model::{Action, Answer, Origin};
 use crate::pair_settings::MemoryPressure;
 use crate::random::Random;
@@ -26,9 +25,9 @@ const WALK_ONE_IN: u64 = 30;
 /// Keys that are watched from the first page to the last: looks that are out for long have many explanations.
 const WATCHED_COUNT: usize = 2;
 
-/// The number of keys before a List, and a short key in it, bytes.
+/// The number of keys before a List, and the length before a key in it, bytes.
 const COUNT_BYTES: u32 = 4;
-const KEY_BYTES: u32 = 4;
+const LENGTH_BYTES: u32 = 2;
 
 /// Each key is listed, and some do not exist.
 const FOUND: Answer = Answer::Found { value: None, flags: None, cas: None };
@@ -43,7 +42,7 @@ fn listed_keys(listed: &[u8]) -> Result<Vec<Key>, String> {
 impl Pairs {
     /// The keys that hosts can have.
     fn short_keys(&self) -> Vec<usize> {
-        let is_short = |at: &usize| Key::new(name(*at).as_bytes()).is_some();
+        let is_short = |at: &usize| Key::new(self.model.name(*at).as_bytes()).is_some();
         (0..self.settings.key_count).filter(is_short).collect()
     }
 
@@ -85,7 +84,7 @@ impl Pairs {
         };
         let mut keys = listed_keys(listed)?;
         for &(key, id) in looks {
-            let known = Key::new(name(key).as_bytes()).ok_or("no key of a host")?;
+            let known = Key::new(self.model.name(key).as_bytes()).ok_or("no key of a host")?;
             let answer = match keys.iter().position(|other| *other == known) {
                 Some(at) => {
                     keys.swap_remove(at);
@@ -119,7 +118,9 @@ impl Pairs {
             None => true,
         };
         // Later pages have half of their room for what the page before had last.
-        let room_bytes = COUNT_BYTES + KEY_BYTES * choice.between(2, 4) as u32;
+        let length_max = keys.iter().map(|at| self.model.name(*at).len() as u32).max()?;
+        let key_bytes = (LENGTH_BYTES + length_max).next_multiple_of(4);
+        let room_bytes = COUNT_BYTES + key_bytes * choice.between(2, 4) as u32;
         if is_new {
             let first = choice.below(keys.len() as u64) as usize;
             let watched = keys.iter().cycle().skip(first).take(WATCHED_COUNT.min(keys.len()));
@@ -161,10 +162,7 @@ impl Pairs {
             return Ok(());
         };
         let listed = listed_keys(listed)?;
-        let at_of = |key: &Key| {
-            let all = 0..self.settings.key_count;
-            all.into_iter().find(|at| Key::new(name(*at).as_bytes()).as_ref() == Some(key))
-        };
+        let at_of = |key: &Key| self.model.named(key.as_bytes());
         let found: Option<Vec<usize>> = listed.iter().map(at_of).collect();
         let found = found.ok_or_else(|| format!("a List has a key that was never stored: {listed:?}"))?;
         let is_twice = (1..found.len()).any(|at| found[..at].contains(&found[at]));

@@ -21,7 +21,8 @@ use super::pair_command::{Half, OpenBatch, Verb, Walk, draw_mode};
 use super::{Stage, World};
 use crate::coverage::Point;
 use crate::host::SUBSYSTEM;
-use crate::memcached_client::{MemcachedClient, Task, name};
+use crate::key_names::Collision;
+use crate::memcached_client::{MemcachedClient, Task};
 use crate::pair_model::{Action, Answer, Crash, Mode, Origin, PairModel, Vector, VectorWork, value};
 use crate::pair_settings::{BLOCK_BYTES, MemoryPressure, PairDurability, PairSettings};
 use crate::random::Random;
@@ -269,6 +270,7 @@ fn open(
     target_count: u64,
 ) -> Result<KeyValueStore, store::OpenError> {
     let number = shared.scenario.seed << 32 | target_count << 16;
+    let hash_seed = settings.hash_seed(number);
     let (item_bytes, allows_flush) = (settings.item_bytes_max as u32, settings.allows_flush);
     let sync = match settings.durability {
         PairDurability::Memory => {
@@ -279,7 +281,7 @@ fn open(
                 allows_flush,
                 prefaults: false,
             };
-            return Ok(KeyValueStore::simulated_memory(settings, number));
+            return Ok(KeyValueStore::simulated_memory(settings, hash_seed));
         }
         PairDurability::Always => Sync::Always,
         PairDurability::Batch => Sync::Batch,
@@ -298,7 +300,7 @@ fn open(
     let reactor_count = usize::from(shared.scenario.reactor_count);
     let head_bytes = KeyValueStore::simulated_head_bytes(reactor_count);
     shared.log_disk.change_first(head_bytes, |head| {
-        KeyValueStore::simulated_file(file_settings, below, head, reactor_count, number)
+        KeyValueStore::simulated_file(file_settings, below, head, reactor_count, (number, hash_seed))
     })
 }
 
@@ -430,6 +432,12 @@ impl World {
         let command_of =
             PairCommand { host, lane, begin_ns, loss_count, host_loss_count, covered_losses, what };
         if let Some(pairs) = &mut self.pairs {
+            if let What::OnKey { key, .. } = &command_of.what
+                && pairs.model.collision(*key) == Some(Collision::Hash)
+            {
+                let form = "key-value command on a key with the hash of another";
+                self.shared.coverage.reach(Point::Form(form));
+            }
             pairs.commands.insert(number, command_of);
         }
         if let Err(refused) = self.hosts[host].lanes[lane].core.submit(command, buffer, number) {
@@ -451,7 +459,7 @@ impl World {
         }
         let at = choice.below(pairs.settings.key_count as u64) as usize;
         // Hosts have short keys only.
-        let key = Key::new(name(at).as_bytes())?;
+        let key = Key::new(pairs.model.name(at).as_bytes())?;
         if !pairs.model.has_room(at) {
             return None;
         }

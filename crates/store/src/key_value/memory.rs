@@ -35,7 +35,7 @@ pub(super) struct KeyValueMemory {
 
 impl KeyValueMemory {
     pub(super) fn new(settings: KeyValueSettings, random: &Random) -> Self {
-        Self { settings, seed: random.draw(), limit: Arc::new(MemoryLimit::new(settings.bytes)) }
+        Self { settings, seed: random.hash_seed(), limit: Arc::new(MemoryLimit::new(settings.bytes)) }
     }
 
     pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {

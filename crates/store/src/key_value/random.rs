@@ -9,8 +9,8 @@ use reactor::random::mix;
 pub(super) enum Random {
     /// The system: peers cannot predict them.
     System,
-    /// A simulator, which counts on from a number of its own.
-    Simulated(AtomicU64),
+    /// A simulator, which counts on from a number of its own, and has a hash seed for each new namespace.
+    Simulated { count: AtomicU64, hash_seed: u64 },
 }
 
 impl Random {
@@ -19,7 +19,15 @@ impl Random {
         match self {
             Self::System => RandomState::new().build_hasher().finish(),
             // Distinct for distinct counts.
-            Self::Simulated(count) => mix(count.fetch_add(1, Ordering::Relaxed)),
+            Self::Simulated { count, .. } => mix(count.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// The hash seed of a new namespace, secret, so that peers cannot construct collisions.
+    pub(super) fn hash_seed(&self) -> u64 {
+        match self {
+            Self::System => self.draw(),
+            Self::Simulated { hash_seed, .. } => *hash_seed,
         }
     }
 }
@@ -30,7 +38,7 @@ mod tests {
 
     #[test]
     fn no_number_is_drawn_twice_in_a_row() {
-        for random in [Random::System, Random::Simulated(AtomicU64::new(0))] {
+        for random in [Random::System, Random::Simulated { count: AtomicU64::new(0), hash_seed: 7 }] {
             assert_ne!(random.draw(), random.draw());
         }
     }

@@ -67,7 +67,7 @@ impl Superblock {
     fn new(bytes: u64, partition_count: u64, random: &Random) -> Option<Self> {
         let (share, segment_bytes) = divided(bytes, partition_count);
         let segment_count = share / segment_bytes;
-        let (identity, seed) = (random.draw(), random.draw());
+        let (identity, seed) = (random.draw(), random.hash_seed());
         (segment_count >= SEGMENT_COUNT_MIN).then_some(Self {
             identity,
             seed,

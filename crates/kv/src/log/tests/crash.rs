@@ -1,8 +1,10 @@
 //! Power cuts after every step of random histories, and in every state of a torn write.
 
+use std::sync::LazyLock;
+
 use super::late::Late;
 use super::*;
-use crate::colliding::{KIND_COUNT, colliding_key};
+use crate::colliding::CollidingKeys;
 
 /// A kind of history.
 #[derive(Clone, Copy)]
@@ -82,7 +84,8 @@ impl Bench {
     /// The key of this number.
     fn name(&self, key: u16) -> Vec<u8> {
         if self.collides {
-            colliding_key(0, u32::from(key / 8) % KIND_COUNT, key)
+            static KEYS: LazyLock<CollidingKeys> = LazyLock::new(|| CollidingKeys::new(0, 1));
+            KEYS.key(u32::from(key / 8) % CollidingKeys::KIND_COUNT, key)
         } else {
             key.to_le_bytes().into()
         }
