@@ -7,7 +7,7 @@ use crate::command::{build_programs, program_path, run as run_command};
 /// Options of `cargo xtask crash-loop` and `cargo xtask flood`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Options of `nvlane-torture` (see --help)
+    /// Options of this command of `nvlane-lab` (see --help)
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -45,10 +45,10 @@ pub(crate) fn run_some() -> Result<()> {
 }
 
 fn build() -> Result<()> {
-    build_programs(&["nvlane", "nvlane-torture"])
+    build_programs(&["nvlane", "nvlane-lab"])
 }
 
 fn run(task: &str, arguments: &[String]) -> Result<()> {
-    let mut command = std::process::Command::new(program_path("nvlane-torture"));
+    let mut command = std::process::Command::new(program_path("nvlane-lab"));
     run_command(command.arg(task).args(arguments))
 }

@@ -1,4 +1,5 @@
-//! `nvlane-lab`: the laboratory of nvlane. `nvlane study` and `nvlane probe` start it.
+//! `nvlane-lab`: the laboratory of nvlane, for studies, hostile input, kills and floods. `nvlane study` and `nvlane
+//! probe` start it.
 #![forbid(unsafe_code)]
 
 mod probe;
@@ -10,12 +11,14 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use command_line::logging::LogOptions;
 use command_line::{exit, logging, manual, signals};
+use torture::Torture;
 
 /// As the host library has it in nvlane: the control path allocates; the data path does not.
 #[global_allocator]
 static ALLOCATOR: reactor::ProgramAllocator = reactor::ProgramAllocator;
 
-/// The laboratory of nvlane: experiments and hostile input. `nvlane study` and `nvlane probe` start this program.
+/// The laboratory of nvlane: experiments, hostile input, kills and floods. `nvlane study` and `nvlane probe` start this
+/// program.
 #[derive(Debug, Parser)]
 #[command(name = "nvlane-lab", version, max_term_width = 110, after_help = exit::HELP)]
 struct Cli {
@@ -32,6 +35,8 @@ enum Command {
     Probe(probe::ProbeArguments),
     /// Run a named experiment on this machine: variants side by side, with a report and figures.
     Study(study::StudyArguments),
+    #[command(flatten)]
+    Torture(Torture),
     /// Write a completion script for a shell.
     Completions(manual::CompletionsArguments),
     /// Write the manual pages.
@@ -43,12 +48,15 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return exit::wrong_options(&error),
     };
-    logging::start(&cli.log, "warn");
+    // Hosts of a target that is killed lose their associations all the time.
+    let usual = if matches!(cli.command, Command::Torture(_)) { "error" } else { "warn" };
+    logging::start(&cli.log, usual);
     signals::outlive_file_size_limit();
     reactor::allow_descriptors();
     let result = match cli.command {
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Study(arguments) => study::study(&arguments),
+        Command::Torture(torture) => torture.run().map_err(exit::Failure::from),
         Command::Completions(arguments) => manual::completions(&arguments, &mut Cli::command()),
         Command::Man(arguments) => manual::man(&arguments, Cli::command()),
     };

@@ -1,4 +1,5 @@
-//! `nvlane-torture`: checks a target process while it is killed, or flooded, under load.
+//! Checks a target process over real sockets while it is killed, or flooded, under load: `nvlane-lab crash-loop` and
+//! `nvlane-lab flood`.
 #![forbid(unsafe_code)]
 
 mod checked;
@@ -15,29 +16,23 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::flood::{Attack, FloodOptions};
 use crate::kill_loop::{KillOptions, directory};
 
-/// The target as a process over real sockets: killed under verified load, flooded beside it
-#[derive(Parser)]
-#[command(name = "nvlane-torture")]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Kill the target at random moments under verified load: nothing that it has answered may be lost
+/// Commands of the laboratory.
+#[derive(Debug, Subcommand)]
+pub enum Torture {
+    /// Kill a target at random moments under verified load: nothing that it has answered may be lost.
     CrashLoop(CrashLoopArguments),
-    /// Flood the target with attacks that are cheap for a peer, beside a host that reads
+    /// Flood a target with attacks that are cheap for a peer, beside a host that reads.
     Flood(FloodArguments),
 }
 
-#[derive(Args)]
-struct CrashLoopArguments {
+/// Options of `crash-loop`.
+#[derive(Debug, Args)]
+pub struct CrashLoopArguments {
     /// Storage to serve: blocks; pairs, keys and values with a log, through NVMe and memcached [default: both, one
     /// after the other]
     #[arg(long, value_name = "WHAT")]
@@ -69,8 +64,9 @@ enum Served {
     Pairs,
 }
 
-#[derive(Args)]
-struct FloodArguments {
+/// Options of `flood`.
+#[derive(Debug, Args)]
+pub struct FloodArguments {
     /// Only these attacks [default: all]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     attacks: Vec<Attack>,
@@ -100,16 +96,15 @@ struct FloodArguments {
     directory: Option<PathBuf>,
 }
 
-fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::CrashLoop(arguments) => crash_loop(&arguments),
-        Command::Flood(arguments) => flood(&arguments),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+impl Torture {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// The target or its peers cannot be started; what the target does wrong ends with exit code 1.
+    pub fn run(&self) -> Result<ExitCode> {
+        match self {
+            Self::CrashLoop(arguments) => crash_loop(arguments),
+            Self::Flood(arguments) => flood(arguments),
         }
     }
 }
