@@ -44,6 +44,8 @@ mod program_allocator;
 pub mod random;
 pub mod randomness;
 mod reactor_io;
+#[cfg(test)]
+mod refusal_tests;
 mod registered;
 mod ring;
 mod segment;

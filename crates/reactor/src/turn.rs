@@ -79,7 +79,7 @@ pub struct TurnCounters {
 /// One thread's loop around an application.
 pub struct Reactor<A: Application> {
     application: A,
-    io: ReactorIo<A::Message>,
+    pub(crate) io: ReactorIo<A::Message>,
     counters: Arc<TurnCounters>,
     /// The last turn has left something for the next one.
     is_behind: bool,
@@ -298,6 +298,3 @@ impl<A: Application> Drop for Reactor<A> {
         self.io.end();
     }
 }
-
-#[cfg(test)]
-mod refusal_tests;

@@ -5,14 +5,10 @@ use super::bug::{Bug, Judge, Site, unit_test};
 const EPOLL: &str = "crates/reactor/src/epoll.rs";
 const REACTOR_IO: &str = "crates/reactor/src/reactor_io.rs";
 
-const CONNECTIONS: Judge = unit_test(
-    "nvlane-reactor",
-    "turn::refusal_tests::a_connection_that_cannot_be_watched_for_now_is_served_later",
-);
-const LISTENERS: Judge = unit_test(
-    "nvlane-reactor",
-    "turn::refusal_tests::a_listener_that_cannot_be_watched_for_now_accepts_later",
-);
+const CONNECTIONS: Judge =
+    unit_test("nvlane-reactor", "refusal_tests::a_connection_that_cannot_be_watched_for_now_is_served_later");
+const LISTENERS: Judge =
+    unit_test("nvlane-reactor", "refusal_tests::a_listener_that_cannot_be_watched_for_now_accepts_later");
 const INTERRUPTIONS: Judge =
     unit_test("nvlane-reactor", "socket::tests::what_interrupts_a_receive_or_an_accept_is_passed_over");
 

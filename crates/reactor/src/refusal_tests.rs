@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::*;
-use crate::io::{Connection, Io, ListenerTag};
+use crate::engine::Engine;
+use crate::event::EngineKind;
+use crate::io::{Application, Connection, Io, ListenerTag, SocketId};
+use crate::mailbox::{Address, Mailbox};
 use crate::operation::{Completion, Token};
 use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent};
+use crate::turn::{Reactor, Settings};
 
 /// A client waits for so long, which is much longer than a refused call is put off.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -91,7 +94,7 @@ impl Refused {
             engine.refused_changes.extend(changes);
             engine.refused_waits.extend(waits);
             reactor.run().unwrap();
-            let turns = &reactor.counters;
+            let turns = reactor.counters();
             let turn_count = turns.sleep_count.get() + turns.busy_turn_count.get();
             let Engine::Epoll(engine) = &reactor.io.engine else { panic!("the wrong engine") };
             assert!(turn_count < 5000, "{turn_count} turns");
