@@ -4,6 +4,7 @@
 mod bad_addresses;
 mod bad_targets;
 mod discover;
+mod far_keys;
 mod hanging;
 mod host_config;
 mod identify;

@@ -19,6 +19,9 @@ use crate::identity;
 use crate::open_error::OpenError;
 use crate::space;
 
+/// Bytes of a unit in which the system counts the space of a file.
+const UNIT_BYTES: u64 = 512;
+
 /// A key-value file that was examined, and is locked against targets.
 #[derive(Debug)]
 pub struct ExaminedFile {
@@ -210,7 +213,10 @@ impl ExaminedFile {
         let superblock = Superblock { identity: random.draw(), ..self.superblock };
         let bytes = superblock.end().max(self.bytes);
         file.set_len(bytes)?;
-        space::allocate(file, bytes)?;
+        // A sparse file may be larger than the space that there is.
+        if self.file.metadata()?.blocks().saturating_mul(UNIT_BYTES) >= self.bytes {
+            space::allocate(file, bytes)?;
+        }
         for (partition, number) in self.partitions.iter().zip(0..) {
             let settings = superblock.log(number, Sync::Always, random.draw());
             let mut kept = partition.keys();
