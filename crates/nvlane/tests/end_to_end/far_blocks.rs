@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use host::{BlockRange, BlockingNamespace};
+use reactor::EngineKind;
 use wire::status::Status;
 
 use crate::edges::status;
@@ -64,6 +66,18 @@ impl Disk {
         self.written.retain(|block, _| !(first..first + count).contains(block));
     }
 
+    /// Deallocates blocks. A device that stops to support that, as a loop device over tmpfs does, keeps them.
+    fn deallocate(&mut self, first: u64, count: u64, may_keep: bool) {
+        self.host.deallocate(first * self.block_bytes, count * self.block_bytes).expect("deallocated");
+        let mut bytes = vec![0; self.block_bytes as usize];
+        for block in first..first + count {
+            self.host.read_at(&mut bytes, block * self.block_bytes).expect("read");
+            if !may_keep || self.written.get(&block) != Some(&bytes) {
+                self.clear(block, 1);
+            }
+        }
+    }
+
     /// Checks every block that was written or cleared, and those that are a power of two away from one.
     fn check(&mut self, what: &str) {
         let near = self.boundaries().into_iter().flat_map(|at| at.saturating_sub(4)..at + 4);
@@ -88,7 +102,7 @@ impl Disk {
     }
 
     /// Every command that names blocks, across each boundary.
-    fn exercise(&mut self) {
+    fn exercise(&mut self, may_keep: bool) {
         for at in self.boundaries() {
             self.write(at - 3, 3, 0);
             if at < self.block_count {
@@ -103,7 +117,10 @@ impl Disk {
             let (from, length) = ((at - 1) * bytes, (1 + behind) * bytes);
             match index % 4 {
                 0 => self.host.write_zeroes(from, length, index % 8 == 0).expect("zeroed"),
-                1 => self.host.deallocate(from, length).expect("deallocated"),
+                1 => {
+                    self.deallocate(at - 1, 1 + behind, may_keep);
+                    continue;
+                }
                 2 => {
                     // From here to the boundary before, and from that one to here.
                     let before = boundaries[index - 1] - 3;
@@ -136,22 +153,33 @@ impl Disk {
     }
 }
 
-/// Exercises a namespace with each engine. With `restarts` its content outlives the target, and is checked again.
+/// Exercises a namespace of zeroes. With `restarts` its content outlives the target, and is checked again.
+fn exercise_with(
+    engine: EngineKind,
+    storage: &str,
+    path: Option<&Path>,
+    restarts: bool,
+) -> (Rig, BlockingNamespace) {
+    let mut rig = Rig::new(engine, &[storage]);
+    let path = path.map_or_else(|| rig.file(0), Path::to_owned);
+    let mut disk = Disk::new(&rig, &path);
+    disk.exercise(storage.starts_with("device:"));
+    let Disk { mut host, written, .. } = disk;
+    if restarts {
+        drop(host);
+        rig.stop();
+        rig.start();
+        disk = Disk { written, ..Disk::new(&rig, &path) };
+        disk.check("after a restart");
+        host = disk.host;
+    }
+    (rig, host)
+}
+
+/// The same with each engine.
 fn exercise(storage: &str, path: Option<&Path>, restarts: bool) {
     for engine in engines() {
-        let mut rig = Rig::new(engine, &[storage]);
-        let path = path.map_or_else(|| rig.file(0), Path::to_owned);
-        let mut disk = Disk::new(&rig, &path);
-        disk.exercise();
-        let Disk { mut host, written, .. } = disk;
-        if restarts {
-            drop(host);
-            rig.stop();
-            rig.start();
-            disk = Disk { written, ..Disk::new(&rig, &path) };
-            disk.check("after a restart");
-            host = disk.host;
-        }
+        let (_rig, mut host) = exercise_with(engine, storage, path, restarts);
         // The next engine begins with zeroes.
         let bytes = host.namespace().block_count() * u64::from(host.namespace().lba_bytes());
         host.deallocate(0, bytes).expect("deallocated");
@@ -177,4 +205,37 @@ fn blocks_of_a_file_of_seventeen_tebibytes_are_apart() {
 #[test]
 fn blocks_of_six_gibibytes_of_memory_are_apart() {
     exercise("ram:6G?lba=512", None, false);
+}
+
+/// A block device over a file.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    /// Attaches one; `None` if this process must not, or the machine has none.
+    fn attach(file: &Path) -> Option<Self> {
+        let attached = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let path = String::from_utf8(attached.stdout).ok()?;
+        attached.status.success().then(|| Self(path.trim().into()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let status = Command::new("losetup").arg("--detach").arg(&self.0).status();
+        assert!(status.is_ok_and(|status| status.success()), "{} is detached", self.0.display());
+    }
+}
+
+/// Its file shows where the target has written: 17 TiB are more sectors than 32 bits count.
+#[test]
+fn blocks_of_a_device_of_seventeen_tebibytes_are_apart() {
+    for (engine, block_bytes) in engines().into_iter().zip([512, 4096]) {
+        let file = tempfile::NamedTempFile::new_in("/dev/shm").expect("a file in memory");
+        file.as_file().set_len(17 << 40).expect("its size");
+        let Some(device) = LoopDevice::attach(file.path()) else {
+            return eprintln!("skipped: this process cannot attach a loop device");
+        };
+        let storage = format!("device:{}?lba={block_bytes}", device.0.display());
+        exercise_with(engine, &storage, Some(file.path()), true);
+    }
 }
