@@ -24,11 +24,25 @@ impl Association {
         Self { host, last_sign_ns: AtomicU64::new(0), flush_epochs: FlushEpochs::default() }
     }
 
+    /// The host.
+    #[must_use]
+    pub fn host(&self) -> &HostName {
+        &self.host
+    }
+
     /// Records that a lane received commands in this turn.
     #[inline]
     pub fn on_sign(&self, now_ns: u64) {
-        // Lanes may overwrite each other's time by one turn, less than any keep-alive timer resolves.
-        self.last_sign_ns.store(now_ns, Ordering::Relaxed);
+        // A thread that was held up since it read the clock has an older time than a lane of another thread.
+        let last_ns = self.last_sign_ns();
+        if now_ns > last_ns {
+            self.last_sign_ns.store(now_ns, Ordering::Relaxed);
+        }
+        debug_assert!(
+            self.last_sign_ns() >= last_ns,
+            "the last sign of life of host {} goes back from {last_ns} ns to {now_ns} ns",
+            self.host
+        );
     }
 
     /// Records that a lane took in commands that were held back since `arrived_ns` or before.
@@ -41,5 +55,21 @@ impl Association {
     #[must_use]
     pub fn last_sign_ns(&self) -> u64 {
         self.last_sign_ns.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_with_an_older_clock_takes_no_sign_of_life_back() {
+        let association = Association::new("nqn.2026-01.io.nvlane:host".parse().expect("a good name"));
+        for (now_ns, last_ns) in [(50, 50), (70, 70), (60, 70), (0, 70), (71, 71)] {
+            association.on_sign(now_ns);
+            assert_eq!(association.last_sign_ns(), last_ns);
+        }
+        association.on_late_sign(65);
+        assert_eq!(association.last_sign_ns(), 71);
     }
 }

@@ -53,6 +53,7 @@ impl FlushEpochs {
         let known = all.entry(namespace).or_default();
         let had = *known;
         *known = had.max(generation.open());
+        debug_assert!(*known >= had, "the flush epoch of {namespace:?} goes back from {had:?} to {known:?}");
         // A closed namespace refuses the Flush itself.
         generation.is_closed() || had >= generation
     }
@@ -103,5 +104,15 @@ mod tests {
         assert!(epochs.may_flush(NAMESPACE, store.generation()));
         store.reopen().unwrap();
         assert!(!epochs.may_flush(NAMESPACE, store.generation()));
+    }
+
+    #[test]
+    fn a_lane_that_knows_an_older_opening_takes_no_epoch_back() {
+        let (store, epochs) = (store(), FlushEpochs::default());
+        store.reopen().unwrap();
+        let before = store.generation();
+        store.reopen().unwrap();
+        assert!(!epochs.may_flush(NAMESPACE, store.generation()));
+        assert!(epochs.may_flush(NAMESPACE, before) && epochs.may_flush(NAMESPACE, store.generation()));
     }
 }

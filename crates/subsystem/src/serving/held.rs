@@ -1,6 +1,9 @@
 //! What a reactor holds for its connections: lanes, commands, ranges of blocks, and what counts them.
 
+use std::sync::Arc;
+
 use super::Serving;
+use crate::association::Association;
 
 impl Serving {
     /// Counts of what this reactor holds for its connections, without those that are 0. All are 0 once every connection
@@ -26,5 +29,10 @@ impl Serving {
         }
         all.retain(|(_, count)| *count > 0);
         all
+    }
+
+    /// The associations that have lanes here, by each lane.
+    pub fn associations(&self) -> impl Iterator<Item = &Arc<Association>> {
+        self.lanes.lanes.iter().filter_map(|lane| lane.state.association())
     }
 }
