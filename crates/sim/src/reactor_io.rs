@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use reactor::{
     Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Held, Io, Listener,
     ListenerTag, Moment, Notice, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
 };
 use subsystem::Serving;
+use subsystem::association::Association;
 use subsystem::message::Message;
 
 use crate::scenario::US;
@@ -36,6 +38,8 @@ struct Core {
     sockets: Vec<Slot>,
     free: Vec<u32>,
     timers: Timers,
+    /// The time that its thread has read, ns.
+    clock_ns: u64,
     own: VecDeque<Message>,
     /// From other reactors and from outside, with the time of their arrival.
     inbox: VecDeque<(u64, Message)>,
@@ -112,6 +116,7 @@ impl SimReactor {
             sockets: Vec::new(),
             free: Vec::new(),
             timers: Timers::default(),
+            clock_ns: 0,
             own: VecDeque::new(),
             inbox: VecDeque::new(),
             accepted: Vec::new(),
@@ -128,6 +133,7 @@ impl SimReactor {
     pub(crate) fn start(&mut self, shared: &mut Shared, outbox: &mut Vec<(usize, Message)>) {
         let Self { application, core } = self;
         let actor = core.index;
+        core.clock_ns = shared.now_ns;
         application.on_start(&mut SimIo { shared, core, outbox });
         // The reserve taken at start must be back at the end.
         core.ballast_bytes = core.pool.capacity_bytes() - core.pool.free_bytes();
@@ -147,6 +153,11 @@ impl SimReactor {
     /// What the target says that this reactor holds for connections.
     pub(crate) fn held(&self) -> Vec<(&'static str, usize)> {
         self.application.held()
+    }
+
+    /// The associations that have lanes here.
+    pub(crate) fn associations(&self) -> impl Iterator<Item = &Arc<Association>> {
+        self.application.associations()
     }
 
     pub(crate) fn socket_count(&self) -> usize {
@@ -175,6 +186,7 @@ impl SimReactor {
             return;
         }
         let now_ns = shared.now_ns;
+        core.clock_ns = core.clock_ns.max(now_ns - shared.clock_age_ns(core.index).min(now_ns));
         let mut worked = false;
         core.end_lingering(shared, now_ns);
         let io = &mut SimIo { shared, core, outbox };
@@ -223,7 +235,7 @@ impl SimReactor {
                 worked |= application.on_readable(io, SocketId::new(at as u32, slot.generation));
             }
         }
-        while let Some(token) = io.core.timers.next_due(now_ns) {
+        while let Some(token) = io.core.timers.next_due(io.core.clock_ns) {
             application.on_timer(io, token);
             worked = true;
         }
@@ -253,6 +265,7 @@ impl SimReactor {
     pub(crate) fn close_all(&mut self, shared: &mut Shared) {
         let Self { application, core } = self;
         shared.read_all_sources();
+        core.clock_ns = shared.now_ns;
         application.on_end(&mut SimIo { shared, core, outbox: &mut Vec::new() });
         for slot in &mut core.sockets {
             if let Some(connection) = slot.connection.take() {
@@ -366,7 +379,7 @@ impl SimIo<'_> {
 
 impl Io<Message> for SimIo<'_> {
     fn now_ns(&self) -> u64 {
-        self.shared.now_ns
+        self.core.clock_ns
     }
 
     fn moment(&self) -> Moment {
@@ -429,7 +442,10 @@ impl Io<Message> for SimIo<'_> {
         }
         let mut places: Vec<&mut [u8]> = into.iter_mut().map(|place| &mut place[..]).collect();
         match self.shared.receive(id, Side::Target, &mut places) {
-            Got::Bytes(count) => Received::Bytes(count),
+            Got::Bytes(count) => {
+                self.shared.on_taken_in(id, self.core.clock_ns);
+                Received::Bytes(count)
+            }
             Got::Dry => Received::Dry,
             Got::Ended => Received::Ended,
             Got::Reset => Received::Failed(io::ErrorKind::ConnectionReset.into()),

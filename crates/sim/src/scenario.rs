@@ -195,6 +195,8 @@ pub(crate) struct Scenario {
     /// Threads that run late, per million wake-ups, and how late.
     pub(crate) late: u32,
     pub(crate) late_ns: u64,
+    /// Threads of the target are held up now and then after they have read the clock, and act on an older time.
+    pub(crate) has_old_clocks: bool,
     /// Events, by the number of commands submitted before.
     pub(crate) faults: Vec<(u64, Fault)>,
     /// Power cuts wait for the next flush or durable write that is answered.
@@ -351,6 +353,7 @@ impl Scenario {
             disk,
             late: on(r, 3, 1000, 100_000),
             late_ns: r.scaled(US, if is_prompt { MS } else { 500 * MS }),
+            has_old_clocks: Random::new(seed, 83).one_in(4),
             faults: Vec::new(),
             cuts_at_answers: false,
             ends_with_power_cut: !is_memory && r.one_in(2),

@@ -142,6 +142,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     flag!("cuts-at-answers", cuts_at_answers, 0),
     number!("refused-calls", refusals, 0),
     flag!("late-stop", stops_late, 0),
+    flag!("old-clocks", has_old_clocks, 0),
     flag!("writes-outlive-kill", writes_outlive_kill, 0),
     flag!("kills-at-writes", kills_at_writes, 0),
     flag!("replay", is_replayed, 0),

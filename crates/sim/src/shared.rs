@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::coverage::{Coverage, Point};
 use crate::random::Random;
-use crate::scenario::{SECOND, Scenario, US};
+use crate::scenario::{MS, SECOND, Scenario, US};
 use crate::timeline::About;
 use crate::tls_keys::TlsKeys;
 use crate::trace::Trace;
@@ -42,6 +42,9 @@ const SECTOR_BYTES: usize = 512;
 
 /// What takes less than this share of a command's timeout longer than usual does not make it time out.
 const SLOW_SHARE: u64 = 64;
+
+/// How old the time is at most by which a thread acts, ns.
+const CLOCK_AGE_NS_MAX: u64 = 5 * MS;
 
 /// How long after the end of a fault a host may be without an association: timeouts, delays between attempts, and a
 /// Connect that waits for the host's previous lanes.
@@ -255,6 +258,16 @@ impl Shared {
         delay_ns += late_ns;
         self.slow_actor_until("late thread", actor, late_ns, self.now_ns + delay_ns);
         self.wake_at(actor, self.now_ns + delay_ns);
+    }
+
+    /// How old the time is by which a thread of the target acts that runs now, ns: what it was held up since it read the
+    /// clock.
+    pub(crate) fn clock_age_ns(&mut self, actor: Actor) -> u64 {
+        if !self.scenario.has_old_clocks || !self.is_hostile {
+            return 0;
+        }
+        let random = &mut self.delays[actor];
+        if random.one_in(8) { random.below(CLOCK_AGE_NS_MAX) } else { 0 }
     }
 
     /// Has an actor run at a time, if it does not before.

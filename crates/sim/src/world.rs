@@ -9,6 +9,7 @@ mod configuration;
 mod expiry;
 mod filters;
 mod forgotten;
+mod going_back;
 mod judge;
 mod late;
 mod lists;
@@ -60,6 +61,7 @@ use crate::shared::{Actor, Event, Shared};
 use admission::Crowd;
 use command::Command;
 use filters::Filters;
+use going_back::Signs;
 use late::{Barred, LateWrites};
 use machines::Machine;
 use pairs::Pairs;
@@ -159,6 +161,7 @@ pub(crate) struct World {
     filters: Filters,
     /// By host: when a flush last began and ended that was the first after a reopening, ns.
     told_ns: Vec<(u64, u64)>,
+    signs: Signs,
     crowd: Crowd,
     /// By host: it was refused for a limit, and has no association since.
     limited: Vec<bool>,
@@ -273,6 +276,7 @@ impl World {
             first_stages: Stages::new("first namespace", "open"),
             filters: Filters::new(scenario.second.as_deref()),
             told_ns: vec![(0, 0); scenario.host_count],
+            signs: Signs::new(),
             crowd: Crowd::new(crowd_actor),
             limited: vec![false; scenario.host_count],
             reactors: Vec::new(),
@@ -485,6 +489,7 @@ impl World {
                     self.reopen_later();
                 }
             }
+            self.check_signs();
             self.judge_admission();
             self.judge_closes();
             self.note_expiries();

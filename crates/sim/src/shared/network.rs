@@ -135,6 +135,8 @@ pub(crate) struct Connection {
     /// When something last arrived at the target, or it answered Connect, which it may hold: from there on it expects
     /// signs of life.
     pub(crate) heard_ns: u64,
+    /// The time, ns, that the clock of the thread showed that last took something in.
+    taken_in_ns: u64,
     /// The target sends nothing after this time, ns.
     pub(crate) silent_from_ns: u64,
     /// When a bit of it was last wrong, ns.
@@ -318,6 +320,7 @@ impl Shared {
             dialler: owner,
             listener,
             heard_ns: self.now_ns,
+            taken_in_ns: 0,
             silent_from_ns: u64::MAX,
             watch: Watch::new(self.scenario.wire_limits()),
             tls: TlsView::default(),
@@ -425,6 +428,26 @@ impl Shared {
 
     pub(crate) fn connection(&mut self, id: usize) -> &mut Connection {
         &mut self.network.connections[id]
+    }
+
+    /// A thread of the target has received something when its clock showed this time.
+    pub(crate) fn on_taken_in(&mut self, id: usize, clock_ns: u64) {
+        let connection = self.connection(id);
+        connection.taken_in_ns = clock_ns;
+        let dialler = connection.dialler;
+        if clock_ns == self.now_ns {
+            return;
+        }
+        let first = usize::from(self.scenario.reactor_count);
+        let host_of = |actor: Actor| (actor - first) / (1 + usize::from(self.scenario.lanes_per_host));
+        let is_newer = |other: &Connection| {
+            other.taken_in_ns > clock_ns
+                && !other.closed.contains(&true)
+                && host_of(other.dialler) == host_of(dialler)
+        };
+        if self.network.connections.iter().any(is_newer) {
+            self.reach_event("command of a host taken in by an older clock than the one before");
+        }
     }
 
     /// Whether a receive would bring something.
