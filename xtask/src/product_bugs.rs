@@ -7,6 +7,8 @@ mod boundaries;
 mod bug;
 mod durable_places;
 mod events;
+mod far_keys;
+mod going_back;
 mod key_value;
 mod limits;
 mod memcached_trust;
@@ -77,7 +79,9 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Durability", durable_places::DURABLE_PLACES),
     ("Keys and values", key_value::KEYS_AND_VALUES),
     ("Keys and values", key_value::RARE_ORDERS),
+    ("Keys and values", far_keys::FAR_KEYS),
     ("Numbers that end", limits::NUMBERS_THAT_END),
+    ("Numbers that end", going_back::GOING_BACK),
     ("Damaged key-value files", key_value::DAMAGED_FILES),
     ("Failed flushes", storage::FAILED_FLUSHES),
     ("Storage that changes underneath", storage::CHANGING_STORAGE),
