@@ -3,9 +3,18 @@
 //! Writes that were reported done before the loss may be gone from the target's volatile cache. The first Flush after
 //! the loss therefore ends with [`Failure::Unflushed`](crate::Failure::Unflushed), and no Flush succeeds until a caller
 //! has received that answer. See [`reconnect`](crate::reconnect).
+//!
+//! A lane may report a write late: its thread did not run while another lane reconnected, or the task that awaits the
+//! write was not polled. Once a caller has received `Unflushed` for the association of that write, the write is no longer
+//! reported done: it ends with [`Failure::Interrupted`].
+
+#[cfg(test)]
+mod interleavings;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::failure::Failure;
 
 /// Flush epoch: the newest association in which a successful Flush still covers all earlier writes. Shared by all lanes
 /// of one handle.
@@ -49,8 +58,29 @@ impl FlushEpoch {
     }
 
     /// A caller has received an `Unflushed` completion.
-    pub(crate) fn acknowledge(&self) {
+    fn acknowledge(&self) {
         self.shared.covered.fetch_max(self.shared.answered.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Whether a caller was told that writes of association `generation` may be lost.
+    fn has_told(&self, generation: u64) -> bool {
+        self.shared.covered.load(Ordering::Relaxed) > generation
+    }
+
+    /// What a caller of the handle receives now for a completion. `written_in` is the association of a command that
+    /// changed data.
+    pub(crate) fn receive(
+        &self,
+        result: Result<u64, Failure>,
+        written_in: Option<u64>,
+    ) -> Result<u64, Failure> {
+        match (result, written_in) {
+            (Err(Failure::Unflushed), _) => self.acknowledge(),
+            // No Flush of a later association covers it, and a caller was told so of what was reported done before.
+            (Ok(_), Some(generation)) if self.has_told(generation) => return Err(Failure::Interrupted),
+            _ => {}
+        }
+        result
     }
 }
 
@@ -94,6 +124,12 @@ impl FlushGate {
         if !self.is_shared {
             self.answer(generation + 1);
         }
+    }
+
+    /// Whether a write of association `generation`, which is lost, may still be reported done: a Flush that reports the
+    /// loss follows.
+    pub(crate) fn may_report(&self, generation: u64) -> bool {
+        !self.epoch.has_told(generation)
     }
 
     fn answer(&mut self, generation: u64) {

@@ -32,6 +32,7 @@ use crate::lane::Lane;
 use crate::namespace::{BlockRange, InvalidCommand, Namespace};
 use crate::options::Options;
 use crate::queue_map::LaneClass;
+use crate::reconnect::Class;
 use crate::submit::{Command, Completion};
 
 /// An asynchronous handle of a [`Namespace`], for any thread, task and executor. Clones share its lanes.
@@ -127,7 +128,8 @@ struct Slot<B>(Mutex<SlotState<B>>);
 #[derive(Debug)]
 enum SlotState<B> {
     Waiting(Option<Waker>),
-    Done(Completion<Window<B>>),
+    /// The completion, and the association in which its lane received it.
+    Done(Completion<Window<B>>, u64),
     Taken,
 }
 
@@ -141,8 +143,9 @@ impl<B> Slot<B> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn finish(&self, completion: Completion<Window<B>>) {
-        let before = std::mem::replace(&mut *self.lock(), SlotState::Done(completion));
+    /// The command ended in association `generation`.
+    fn finish(&self, completion: Completion<Window<B>>, generation: u64) {
+        let before = std::mem::replace(&mut *self.lock(), SlotState::Done(completion, generation));
         if let SlotState::Waiting(Some(waker)) = before {
             waker.wake();
         }
@@ -154,6 +157,8 @@ impl<B> Slot<B> {
 struct Operation<B> {
     id: u64,
     slot: Arc<Slot<B>>,
+    /// It may change data.
+    is_write: bool,
     driver: Post<Message<B>>,
     /// Keeps the lanes while commands are outstanding.
     lanes: Arc<Lanes<B>>,
@@ -165,10 +170,9 @@ impl<B> Future for Operation<B> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.slot.lock();
         match std::mem::replace(&mut *state, SlotState::Taken) {
-            SlotState::Done(completion) => {
-                if completion.result == Err(Failure::Unflushed) {
-                    self.lanes.flush_epoch.acknowledge();
-                }
+            SlotState::Done(mut completion, generation) => {
+                let written_in = self.is_write.then_some(generation);
+                completion.result = self.lanes.flush_epoch.receive(completion.result, written_in);
                 Poll::Ready(completion)
             }
             SlotState::Waiting(_) => {
@@ -476,7 +480,8 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
 
     fn operation(self: &Arc<Self>, request: &Request<B>, driver: &Post<Message<B>>) -> Operation<B> {
         let (id, slot) = (request.id, Arc::clone(&request.slot));
-        Operation { id, slot, driver: driver.clone(), lanes: Arc::clone(self) }
+        let is_write = matches!(request.command.class, Class::Idempotent | Class::Other);
+        Operation { id, slot, is_write, driver: driver.clone(), lanes: Arc::clone(self) }
     }
 
     fn start(self: &Arc<Self>, command: Command, buffer: Option<Window<B>>) -> Operation<B> {
@@ -484,7 +489,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
         let request = self.request(command, buffer);
         let operation = self.operation(&request, &driver);
         if !driver.post(Message::Submit(request)) {
-            operation.slot.finish(unreachable_end(None));
+            operation.slot.finish(unreachable_end(None), 0);
         }
         operation
     }
@@ -504,7 +509,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
         let requests = Box::new([self.request(one, first), self.request(two, second)]);
         let operations = requests.each_ref().map(|request| self.operation(request, &driver));
         if !driver.post(message(requests)) {
-            operations.iter().for_each(|operation| operation.slot.finish(unreachable_end(None)));
+            operations.iter().for_each(|operation| operation.slot.finish(unreachable_end(None), 0));
         }
         operations
     }
@@ -562,6 +567,8 @@ impl<B: DataBuffer> Driver<B> {
     fn run(mut self, mailbox: &Mailbox<Message<B>>) {
         let mut rest = Rest::default();
         let mut next = None;
+        // That of the last poll: what the lane hands out after it has lost the association belongs to it.
+        let mut generation = self.lane.generation();
         loop {
             let mut has_worked = false;
             while let Some(message) = next.take().or_else(|| mailbox.next_message()) {
@@ -574,9 +581,10 @@ impl<B: DataBuffer> Driver<B> {
             let requests = &mut self.requests;
             let count = self.lane.poll_with(&mut |completion| {
                 if let Some(slot) = requests.remove(&completion.user) {
-                    slot.finish(completion);
+                    slot.finish(completion, generation);
                 }
             });
+            generation = self.lane.generation();
             next = rest.after_turn(&mut self.lane, mailbox, has_worked || count > 0);
         }
     }
@@ -616,7 +624,7 @@ impl<B: DataBuffer> Driver<B> {
                 self.requests.insert(id, slot);
             }
             // The buffer fits and there is room: the association ended.
-            Err(refused) => slot.finish(unreachable_end(refused.buffer)),
+            Err(refused) => slot.finish(unreachable_end(refused.buffer), 0),
         }
     }
 
@@ -629,8 +637,8 @@ impl<B: DataBuffer> Driver<B> {
                 self.requests.insert(second.id, second.slot);
             }
             Err((_, [compare, write])) => {
-                first.slot.finish(unreachable_end(Some(compare)));
-                second.slot.finish(unreachable_end(Some(write)));
+                first.slot.finish(unreachable_end(Some(compare)), 0);
+                second.slot.finish(unreachable_end(Some(write)), 0);
             }
         }
     }

@@ -301,6 +301,11 @@ impl<B: DataBuffer> Lane<B> {
         self.spin = SpinBudget::new(ns(limit)).with_floor(self.busy_poll.wait_ns());
     }
 
+    /// The number of the association that the lane belongs to, or belonged to last; 0 for none yet.
+    pub(crate) fn generation(&self) -> u64 {
+        self.core.generation()
+    }
+
     /// Shares a flush epoch with other lanes of the same handle.
     pub(crate) fn share_flush_epoch(&mut self, epoch: FlushEpoch) {
         self.core.share_flush_epoch(epoch);

@@ -329,7 +329,14 @@ impl<B: DataBuffer> LaneCore<B> {
     ) -> Option<KeptCommand<B>> {
         let Unfinished { user: tag, sqe, transfer, answer, .. } = command;
         let mut command = KeptCommand { sqe, transfer, tag };
+        let is_write = matches!(tag.class, Class::Idempotent | Class::Other);
         let result = match (answer, failure) {
+            // It was done, and a caller was told that what was done in this association may be lost.
+            (Some((status, _)), _)
+                if status.is_success() && is_write && !self.flush.may_report(self.generation()) =>
+            {
+                Err(Failure::Interrupted)
+            }
             (Some((status, result)), _) if status.is_success() => Ok(result),
             (Some((status, _)), _) => Err(Failure::Status(status)),
             (None, Some(failure)) => Err(failure),
@@ -341,7 +348,11 @@ impl<B: DataBuffer> LaneCore<B> {
         if result == Err(Failure::Unflushed) {
             self.flush.on_interrupted(self.generation());
         }
-        self.done.push_back(command.complete(result));
+        // A write that was done is reported before a Flush that tells of the loss.
+        match result {
+            Ok(_) => self.done.push_front(command.complete(result)),
+            Err(_) => self.done.push_back(command.complete(result)),
+        }
         None
     }
 

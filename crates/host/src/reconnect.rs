@@ -64,7 +64,9 @@
 //! with read or poll lanes) share one flush epoch: until a caller has received that answer, no Flush succeeds on any
 //! lane, so no success covers lost writes before the loss is reported. A Flush that was outstanding when the connection
 //! was lost ends with [`Failure::Unflushed`] as well; with several lanes the first one after the reconnect does so once
-//! more, since writes of other lanes may have completed meanwhile.
+//! more, since writes of other lanes may have completed meanwhile. A write that had completed before the loss, and whose
+//! caller receives its completion only after a caller has received [`Failure::Unflushed`], ends with
+//! [`Failure::Interrupted`]: no later Flush covers it.
 
 use reactor::random::SplitMix64;
 

@@ -808,6 +808,34 @@ fn a_flush_that_was_in_flight_tells_a_lane_alone_and_not_its_neighbours() {
     assert_eq!((two.flush(), one.flush()), (Err(Failure::Unflushed), Ok(0)));
 }
 
+#[test]
+fn a_write_whose_answer_was_held_back_is_not_reported_after_its_loss() {
+    for (told, result) in [(false, Ok(0)), (true, Err(Failure::Interrupted))] {
+        let flush_epoch = FlushEpoch::default();
+        let mut one = Laned::attached(1, Some(&flush_epoch));
+        let mut two = Laned::attached(1, Some(&flush_epoch));
+        let write = Command::raw_to_controller(Sqe::write(Nsid::new(1), 0, 1), 512);
+        one.core.submit(write, Some(vec![1; 512]), 9).unwrap();
+        assert!(one.core.ring());
+        let mut sent = Vec::new();
+        one.core.for_each_piece(|piece| {
+            sent.extend_from_slice(piece);
+            true
+        });
+        // The kernel has not taken the last byte, as far as the lane knows.
+        one.core.on_sent(sent.len() - 1);
+        let answer = one.peer.exchange(&sent);
+        one.core.on_bytes(&mut &answer[..], 0, &mut |_| panic!("its bytes are still referred to")).unwrap();
+        if told {
+            two.reconnect();
+            assert_eq!(two.flush(), Err(Failure::Unflushed));
+        }
+        one.core.detach(1);
+        one.core.drain(&mut |completion| assert_eq!(completion.result, result));
+        assert_eq!(one.core.outstanding(), 0);
+    }
+}
+
 /// An event for a lane whose namespaces are sometimes unreachable.
 #[derive(Clone, Debug)]
 enum Step {
