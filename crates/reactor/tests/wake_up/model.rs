@@ -403,6 +403,8 @@ pub(crate) mod reactor_io {
 
         pub(crate) fn resume_listeners(&mut self) {}
 
+        pub(crate) fn watch_again(&mut self) {}
+
         pub(crate) fn release_lingering(&mut self) {}
 
         pub(crate) fn watch_all(&mut self) {
