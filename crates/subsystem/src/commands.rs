@@ -149,8 +149,9 @@ impl Commands {
         if at >= self.associations.len() && association.is_some() {
             self.associations.resize(at.saturating_add(1), None);
         }
-        if let Some(known) = self.associations.get_mut(at) {
-            *known = association;
+        let Some(known) = self.associations.get_mut(at) else { return };
+        if let Some(before) = std::mem::replace(known, association) {
+            before.flush_epochs.on_lane_ended((self.reactor, lane));
         }
     }
 
@@ -159,8 +160,11 @@ impl Commands {
     pub(crate) fn may_flush(&mut self, owner: Owner, at: AttachedIndex) -> bool {
         let attached = self.namespaces.get_mut(at);
         let (id, generation) = (attached.id, attached.generation());
-        let association = owner.lane().and_then(|lane| self.associations.get(lane as usize)?.as_deref());
-        association.is_none_or(|association| association.flush_epochs.may_flush(id, generation))
+        let Some(lane) = owner.lane() else { return true };
+        let association = self.associations.get(lane as usize).and_then(Option::as_deref);
+        association.is_none_or(|association| {
+            association.flush_epochs.may_flush(id, generation, (self.reactor, lane))
+        })
     }
 
     /// A storage operation has ended.

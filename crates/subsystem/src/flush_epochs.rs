@@ -10,6 +10,9 @@
 //!     ▼                                       ▼
 //! open(n + 1) ──first Flush──▶ fails ──▶ open(n + 1) ──Flush──▶ covers what was written since
 //! ```
+//!
+//! The lane on which the Flush failed may end while the association lives on, for a host that connects each queue by
+//! itself. It may not have received the answer then, and sends the Flush again: the next one fails as well.
 // Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
@@ -32,33 +35,54 @@ use crate::subsystem::NamespaceId;
 /// closed at least once.
 #[derive(Debug, Default)]
 pub struct FlushEpochs {
-    /// The generation from which on flushes cover all that this host has written; the first one if it is not here.
-    known: Mutex<BTreeMap<NamespaceId, Generation>>,
+    /// What the host knows of each; the first generation if it is not here.
+    known: Mutex<BTreeMap<NamespaceId, Known>>,
+}
+
+/// A lane of the association: its reactor, and its place there.
+pub(crate) type LanePlace = (u16, u32);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// The generation from which on flushes cover all that this host has written.
+    covered: Generation,
+    /// The lane that has told the host so by a Flush that failed, and what was covered before.
+    told: Option<(LanePlace, Generation)>,
 }
 
 impl FlushEpochs {
     /// The association begins now: it has written nothing in earlier generations.
     pub(crate) fn begin(&self, namespace: NamespaceId, generation: Generation) {
         if !generation.is_first() {
-            self.lock().insert(namespace, generation.open());
+            self.lock().insert(namespace, Known { covered: generation.open(), told: None });
         }
     }
 
-    /// Whether a Flush that arrives now may succeed. If not, its failure tells the host of the loss.
-    pub(crate) fn may_flush(&self, namespace: NamespaceId, generation: Generation) -> bool {
+    /// Whether a Flush that arrives now on this lane may succeed. If not, its failure tells the host of the loss.
+    pub(crate) fn may_flush(&self, namespace: NamespaceId, generation: Generation, lane: LanePlace) -> bool {
         if generation.is_first() {
             return true;
         }
         let mut all = self.lock();
         let known = all.entry(namespace).or_default();
-        let had = *known;
-        *known = had.max(generation.open());
-        debug_assert!(*known >= had, "the flush epoch of {namespace:?} goes back from {had:?} to {known:?}");
+        let had = known.covered;
+        if had < generation.open() {
+            *known = Known { covered: generation.open(), told: Some((lane, had)) };
+        }
         // A closed namespace refuses the Flush itself.
         generation.is_closed() || had >= generation
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NamespaceId, Generation>> {
+    /// A lane has ended. The host may not have received what it has told it.
+    pub(crate) fn on_lane_ended(&self, lane: LanePlace) {
+        for known in self.lock().values_mut() {
+            if let Some((_, before)) = known.told.take_if(|(by, _)| *by == lane) {
+                known.covered = before;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NamespaceId, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,6 +94,8 @@ mod tests {
     use store::FileStore;
 
     const NAMESPACE: NamespaceId = NamespaceId(1);
+    const LANE: LanePlace = (0, 1);
+    const OTHER_LANE: LanePlace = (1, 1);
 
     /// A namespace whose storage can be reopened.
     fn store() -> FileStore {
@@ -80,19 +106,22 @@ mod tests {
     fn each_association_has_one_flush_fail_after_each_reopening() {
         let store = store();
         let (one, other) = (FlushEpochs::default(), FlushEpochs::default());
-        assert!(one.may_flush(NAMESPACE, store.generation()));
+        assert!(one.may_flush(NAMESPACE, store.generation(), LANE));
         for _ in 0..2 {
             store.reopen().unwrap();
             for epochs in [&one, &other] {
-                assert!(!epochs.may_flush(NAMESPACE, store.generation()));
-                assert!(epochs.may_flush(NAMESPACE, store.generation()));
+                assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
+                assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE));
             }
         }
         store.reopen().unwrap();
         store.reopen().unwrap();
-        assert!(!one.may_flush(NAMESPACE, store.generation()), "two at once are told as one");
-        assert!(one.may_flush(NAMESPACE, store.generation()));
-        assert!(one.may_flush(NamespaceId(2), Generation::default()), "another namespace is not concerned");
+        assert!(!one.may_flush(NAMESPACE, store.generation(), LANE), "two at once are told as one");
+        assert!(one.may_flush(NAMESPACE, store.generation(), LANE));
+        assert!(
+            one.may_flush(NamespaceId(2), Generation::default(), LANE),
+            "another namespace is not concerned"
+        );
     }
 
     #[test]
@@ -101,9 +130,31 @@ mod tests {
         store.reopen().unwrap();
         let epochs = FlushEpochs::default();
         epochs.begin(NAMESPACE, store.generation());
-        assert!(epochs.may_flush(NAMESPACE, store.generation()));
+        assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE));
         store.reopen().unwrap();
-        assert!(!epochs.may_flush(NAMESPACE, store.generation()));
+        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
+    }
+
+    #[test]
+    fn what_a_lane_has_told_does_not_count_once_it_ends() {
+        let store = store();
+        store.reopen().unwrap();
+        let epochs = FlushEpochs::default();
+        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        epochs.on_lane_ended(OTHER_LANE);
+        assert!(epochs.may_flush(NAMESPACE, store.generation(), OTHER_LANE));
+        epochs.on_lane_ended(LANE);
+        assert!(
+            !epochs.may_flush(NAMESPACE, store.generation(), OTHER_LANE),
+            "the answer may be lost with it"
+        );
+        epochs.on_lane_ended(LANE);
+        assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        // The loss that the ended lane told of last is told once more, with all before.
+        store.reopen().unwrap();
+        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        epochs.on_lane_ended(OTHER_LANE);
+        assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE));
     }
 
     #[test]
@@ -112,7 +163,7 @@ mod tests {
         store.reopen().unwrap();
         let before = store.generation();
         store.reopen().unwrap();
-        assert!(!epochs.may_flush(NAMESPACE, store.generation()));
-        assert!(epochs.may_flush(NAMESPACE, before) && epochs.may_flush(NAMESPACE, store.generation()));
+        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        assert!(epochs.may_flush(NAMESPACE, before, LANE) && epochs.may_flush(NAMESPACE, store.generation(), LANE));
     }
 }

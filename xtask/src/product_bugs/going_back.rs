@@ -23,8 +23,8 @@ pub(super) const GOING_BACK: &[Bug] = &[
         ),
         sites: &[Site(
             "crates/subsystem/src/flush_epochs.rs",
-            "        *known = had.max(generation.open());",
-            "        *known = if BUG { generation.open() } else { had.max(generation.open()) };",
+            "        if had < generation.open() {",
+            "        if BUG || had < generation.open() {",
         )],
     },
     // Pairs that had expired come back after a start at which the wall clock is behind.
