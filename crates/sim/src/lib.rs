@@ -43,6 +43,7 @@ mod run;
 mod scenario;
 mod scout;
 mod sent_bytes;
+mod separate;
 mod setting;
 mod shared;
 mod shrink;

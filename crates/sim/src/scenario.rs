@@ -26,6 +26,7 @@ pub(crate) use self::fault::{ErrorOf, Fault};
 use crate::coverage::{Waiting, WireLimits};
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
+use crate::separate::SeparateSettings;
 
 /// A command by its host, its lane there and its place among the commands of the lane.
 pub type CommandId = [u64; 3];
@@ -50,6 +51,9 @@ const TRANSFER_BYTES_MAX: u64 = 256 << 10;
 
 /// The highest namespace id of a run.
 const NSID_MAX_MIN: u64 = 9;
+
+/// One run of this number has a host with separate queues.
+const SEPARATE_ONE_IN: u64 = 6;
 
 /// One run of this number is long.
 const LONG_ONE_IN: u64 = 200;
@@ -217,6 +221,8 @@ pub(crate) struct Scenario {
     pub(crate) scout_count: usize,
     /// A host that comes and goes.
     pub(crate) has_leaver: bool,
+    /// A host with separate queues.
+    pub(crate) separate: Option<SeparateSettings>,
     /// Hosts authenticate with this group, and see the target's secret.
     pub(crate) authentication: Option<Group>,
     /// Interval at which they do so again, ms; 0 for once only.
@@ -364,6 +370,7 @@ impl Scenario {
             zero_copy: ZeroCopy::Off,
             scout_count: 0,
             has_leaver: false,
+            separate: None,
             authentication: None,
             reauthenticate_ms: 0,
             tls: TlsPolicy::Off,
@@ -397,6 +404,7 @@ impl Scenario {
         scenario.draw_controllers();
         scenario.draw_admission();
         scenario.draw_tls();
+        scenario.draw_separate();
         let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
         scenario.lane_command_count = scenario.command_count.div_ceil(lane_count);
         scenario
@@ -443,6 +451,32 @@ impl Scenario {
             }
             self.faults.sort_by_key(|(at, _)| *at);
         }
+    }
+
+    /// A host with separate queues, which speaks no TLS, and room for it. Again, the others stay what they were.
+    fn draw_separate(&mut self) {
+        let mut random = Random::new(self.seed, 91);
+        let r = &mut random;
+        if !r.one_in(SEPARATE_ONE_IN)
+            || self.is_long()
+            || !matches!(self.tls, TlsPolicy::Off | TlsPolicy::Allowed)
+        {
+            return;
+        }
+        let settings = SeparateSettings::new(r, self);
+        let (limits, free) = (&mut self.limits, Limits::default());
+        let connection_count = 1 + u32::from(settings.queue_count);
+        let connections = limits.connection_count_max + connection_count;
+        limits.connection_count_max = connections.min(free.connection_count_max);
+        let per_address = limits.connection_count_per_address_max;
+        let per_address = match self.shares_address {
+            true => per_address + connection_count,
+            false => per_address.max(connection_count + 1),
+        };
+        limits.connection_count_per_address_max = per_address.min(free.connection_count_per_address_max);
+        limits.controller_count_max = (limits.controller_count_max + 1).min(free.controller_count_max);
+        limits.io_queue_count_max = limits.io_queue_count_max.max(settings.queue_count);
+        self.separate = Some(settings);
     }
 
     /// Small limits of the protocol, which cut transfers into many PDUs, and of single commands. Again, the others stay

@@ -138,6 +138,16 @@ pub(crate) const SETTINGS: &[Setting] = &[
     number!("reactors", reactor_count, 1),
     number!("discovery-hosts", scout_count, 0),
     flag!("host-that-leaves", has_leaver, 0),
+    Setting {
+        name: "separate-queues",
+        plain: 0,
+        get: |scenario| scenario.separate.is_some().into(),
+        set: |scenario, value| {
+            if value == 0 {
+                scenario.separate = None;
+            }
+        },
+    },
     flag!("last-power-cut", ends_with_power_cut, 0),
     flag!("cuts-at-answers", cuts_at_answers, 0),
     number!("refused-calls", refusals, 0),

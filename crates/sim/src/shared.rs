@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use crate::coverage::{Coverage, Point};
 use crate::random::Random;
 use crate::scenario::{MS, SECOND, Scenario, US};
+use crate::separate::SeparateSettings;
 use crate::timeline::About;
 use crate::tls_keys::TlsKeys;
 use crate::trace::Trace;
@@ -79,6 +80,8 @@ pub(crate) enum Event {
     Rescue,
     /// The operator sees that the log of the key-value namespace has failed.
     Restart,
+    /// The operator opens a namespace of the host with separate queues anew.
+    ReopenFile(usize),
     /// The operator makes the namespace longer again.
     Grow(u64),
     /// The operator adds the second namespace again.
@@ -114,6 +117,8 @@ pub(crate) struct Shared {
     pub(crate) disk: Disk,
     /// Of the key-value namespace.
     pub(crate) log_disk: Disk,
+    /// Of the namespaces of the host with separate queues, one each.
+    pub(crate) separate_disks: Vec<Disk>,
     /// Of the target's machine.
     pub(crate) clocks: Clocks,
     /// What the run has reached.
@@ -141,6 +146,7 @@ impl Shared {
         let log_blocks = scenario.pairs.as_ref().map_or(0, |pairs| pairs.file_bytes() / SECTOR_BYTES);
         let log_settings = scenario.disk.without_errors();
         let log_disk = Disk::new(SECTOR_BYTES, log_blocks, 1, log_settings, LOG_OPERATIONS);
+        let separate_disks = scenario.separate.iter().flat_map(SeparateSettings::disks).collect();
         Self {
             random: Random::new(scenario.chance, 2),
             now_ns: 0,
@@ -154,6 +160,7 @@ impl Shared {
             tls_keys: TlsKeys::default(),
             disk,
             log_disk,
+            separate_disks,
             clocks: Clocks::new(),
             coverage: Coverage::default(),
             started_ns: 0,

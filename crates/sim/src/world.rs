@@ -10,6 +10,7 @@ mod expiry;
 mod filters;
 mod forgotten;
 mod going_back;
+mod grains;
 mod judge;
 mod late;
 mod lists;
@@ -19,6 +20,7 @@ mod must_fail;
 mod operator;
 mod pair_command;
 mod pairs;
+mod separate;
 mod submit;
 mod takeover;
 mod tls;
@@ -28,7 +30,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use host::Namespace;
 use reactor::File;
 use reactor::random::SplitMix64;
 use reactor::randomness::Randomness;
@@ -56,6 +57,7 @@ use crate::removable::Removable;
 use crate::rights::Rights;
 use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
+use crate::separate::{Files, SeparateHost};
 use crate::shared::{Actor, Event, Shared};
 
 use admission::Crowd;
@@ -107,6 +109,8 @@ pub(crate) struct World {
     scouts: Vec<Host>,
     /// A host that comes and goes.
     pub(crate) leaver: Option<Leaver>,
+    /// A host with separate queues, and its namespaces.
+    separate: Option<(SeparateHost, Files)>,
     offer: Offer,
     /// The key-value namespace, if there is one.
     pairs: Option<Pairs>,
@@ -237,7 +241,12 @@ impl World {
         let first_client = leaver_actor + usize::from(scenario.has_leaver);
         let client_count = scenario.pairs.as_ref().map_or(0, |pairs| pairs.client_count);
         // Peers that only open connections have the last one.
-        let crowd_actor = first_client + client_count;
+        let separate_actor = first_client + client_count;
+        let separate = scenario
+            .separate
+            .as_ref()
+            .map(|settings| (SeparateHost::new(&scenario, settings, separate_actor), Files::new(settings)));
+        let crowd_actor = separate_actor + usize::from(separate.is_some());
         let actor_count = crowd_actor + 1;
         let pairs = scenario.pairs.clone().map(|pairs| Pairs::new(pairs, scenario.seed, first_client));
         let host = |index| Host::new(&scenario, index, reactor_count + index * per_host);
@@ -310,6 +319,7 @@ impl World {
             hosts,
             scouts,
             leaver,
+            separate,
             offer,
             pairs,
         };
@@ -369,11 +379,12 @@ impl World {
         let lanes: Vec<_> = self.hosts.iter().map(Host::outstanding).collect();
         let disk = self.shared.disk.running_count();
         format!(
-            "{:?}: {} commands are left {commands:?}, lanes {lanes:?}, disk {disk}, discovery log {}, pairs {}",
+            "{:?}: {} commands are left {commands:?}, lanes {lanes:?}, disk {disk}, discovery log {}, pairs {}; {}",
             self.stage,
             self.commands.len(),
             if self.is_offer_known() { "known" } else { "not known" },
-            self.pairs.as_ref().map_or(String::new(), Pairs::left)
+            self.pairs.as_ref().map_or(String::new(), Pairs::left),
+            self.separate.as_ref().map_or(String::new(), |(host, _)| host.left())
         )
     }
 
@@ -410,6 +421,7 @@ impl World {
                     self.reopen_later();
                 }
                 self.watch_log();
+                self.look_at_files();
             }
             Event::Fault(at) => {
                 let (_, fault) = self.shared.scenario.faults[at];
@@ -435,6 +447,11 @@ impl World {
                 self.shared.disk.forgive();
                 if let Err(error) = self.store.reopen() {
                     self.shared.find(format!("cannot reopen: {error}"));
+                }
+            }
+            Event::ReopenFile(number) => {
+                if let Some((_, files)) = &mut self.separate {
+                    files.reopen(&mut self.shared, number);
                 }
             }
             Event::Rescue => self.rescue(),
@@ -476,7 +493,7 @@ impl World {
 
     fn run_actor(&mut self, actor: Actor) {
         self.shared.trace.note(self.shared.now_ns, 1000 + actor as u64);
-        if self.run_crowd(actor) || self.run_client(actor) {
+        if self.run_crowd(actor) || self.run_separate(actor) || self.run_client(actor) {
             return;
         }
         let reactor_count = usize::from(self.shared.scenario.reactor_count);
@@ -488,6 +505,7 @@ impl World {
                 if self.store.generation().is_closed() {
                     self.reopen_later();
                 }
+                self.look_at_files();
             }
             self.check_signs();
             self.judge_admission();
@@ -582,41 +600,6 @@ impl World {
         }
     }
 
-    /// What a host knows of the sizes that the namespaces prefer.
-    fn judge_grains(&mut self, index: usize) {
-        let host = &self.hosts[index];
-        let known =
-            [&host.namespace, &host.second, &host.third].map(|known| known.as_ref().map(Namespace::info));
-        for (number, info) in (1..).zip(known) {
-            let scenario = &self.shared.scenario;
-            // What it knows of the first one may be of the second machine, which has a disk.
-            let is_of_disk = number == 1 && scenario.is_memory && scenario.disk_count() > 1;
-            let Some(info) = info.filter(|_| !is_of_disk) else { continue };
-            let said = (info.write_granularity_blocks, info.deallocate_granularity_blocks);
-            let is = scenario.preferred_blocks(info);
-            if said != is {
-                self.shared.find(format!(
-                    "host {index}: preferred blocks of namespace {number} are {said:?}, and should be {is:?}"
-                ));
-                return;
-            }
-            let event = match (number, scenario.page_bytes >> 10) {
-                (1, _) if !scenario.is_memory && scenario.deallocate_grain_bytes > 64 << 10 => {
-                    "space in grains above a page"
-                }
-                (1, _) if !scenario.is_memory => continue,
-                (1, 16) => "memory in pages of 16 KiB",
-                (1, 64) => "memory in pages of 64 KiB",
-                (2, 16) => "second namespace in pages of 16 KiB",
-                (2, 64) => "second namespace in pages of 64 KiB",
-                (3, 16) => "third namespace in pages of 16 KiB",
-                (3, 64) => "third namespace in pages of 64 KiB",
-                _ => continue,
-            };
-            self.shared.reach_event(event);
-        }
-    }
-
     /// Posts what reactors have sent each other.
     fn dispatch(&mut self) {
         for (to, message) in std::mem::take(&mut self.outbox) {
@@ -671,6 +654,7 @@ impl World {
         if let Some(pairs) = &mut self.pairs {
             steps.push(pairs.step(&mut self.shared, self.target_count));
         }
+        steps.extend(self.separate_steps());
         self.regain_second();
         self.renew_filters();
         self.offer.on_start(self.shared.now_ns);
@@ -729,6 +713,9 @@ impl World {
             }
             self.model.on_kill(now_ns);
         }
+        if let Some((_, files)) = &mut self.separate {
+            files.on_down(&mut self.shared, is_power_cut);
+        }
         self.lose_second();
         if self.shared.disk.is_stuck() {
             self.rescue_later();
@@ -741,9 +728,10 @@ impl World {
         self.shared.say(|| format!("fault: {fault:?}"));
         self.shared.reach_event(fault.name());
         let leavers = self.leaver.as_ref().and_then(Leaver::connection);
+        let separate = self.separate.iter().flat_map(|(host, _)| host.open_connections());
         let clients = self.pairs.iter().flat_map(Pairs::connections);
         let hosts = self.hosts.iter().chain(&self.scouts).flat_map(Host::connections);
-        let connections: Vec<usize> = hosts.chain(leavers).chain(clients).collect();
+        let connections: Vec<usize> = hosts.chain(leavers).chain(clients).chain(separate).collect();
         match fault {
             Fault::Reset if !connections.is_empty() => {
                 let id = self.shared.random.pick(&connections);
@@ -818,6 +806,11 @@ impl World {
             self.unplugs.clear();
             self.crowd.is_over = true;
         }
+        if stage == Stage::Read
+            && let Some((host, _)) = &mut self.separate
+        {
+            host.read_all(&mut self.shared);
+        }
         self.wake_users();
     }
 
@@ -880,7 +873,9 @@ impl World {
                 self.enter(Stage::Read);
             }
             Stage::Read
-                if self.left_to_read.is_empty() && self.pairs.as_ref().is_none_or(Pairs::has_read) =>
+                if self.left_to_read.is_empty()
+                    && self.pairs.as_ref().is_none_or(Pairs::has_read)
+                    && self.separate.as_ref().is_none_or(|(host, _)| host.has_read()) =>
             {
                 self.enter(Stage::Close);
                 for host in self.hosts.iter_mut().chain(&mut self.scouts) {
@@ -889,10 +884,14 @@ impl World {
                 if let Some(leaver) = &mut self.leaver {
                     leaver.close(&mut self.shared);
                 }
+                if let Some((host, _)) = &mut self.separate {
+                    host.close(&mut self.shared);
+                }
             }
             Stage::Close
                 if self.hosts.iter().chain(&self.scouts).all(Host::is_over)
                     && self.leaver.as_ref().is_none_or(Leaver::is_over)
+                    && self.separate.as_ref().is_none_or(|(host, _)| host.is_over())
                     && self.pairs.as_ref().is_none_or(Pairs::are_clients_closed) =>
             {
                 if !self.may_stop() {
@@ -942,6 +941,7 @@ impl World {
             && self.hosts.iter().all(|host| host.misled_until_ns != Some(u64::MAX))
             && self.block_count == self.shared.scenario.block_count
             && !self.is_reopening
+            && self.separate.as_ref().is_none_or(|(_, files)| files.is_calm())
             && !self.is_rescuing
             && !self.is_restarting
             && !self.shared.log_disk.is_failing()
@@ -975,6 +975,7 @@ fn event_number(event: Event) -> u64 {
         Event::Oust => 17,
         Event::Restart => 18,
         Event::Restore => 19,
+        Event::ReopenFile(number) => (number as u64) << 8 | 24,
         Event::Damaged(id, side) => (id as u64) << 8 | 20 | side as u64,
         Event::Overdue(id, side) => (id as u64) << 8 | 22 | side as u64,
     }

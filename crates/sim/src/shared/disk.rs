@@ -20,6 +20,9 @@ const PART_COUNT: u64 = 3;
 /// The file of the key-value namespace.
 pub(crate) const LOG_FILE: u64 = 100;
 
+/// The first of the files that have a disk each.
+pub(crate) const FIRST_SEPARATE_FILE: u64 = 200;
+
 /// The log reads the beginning of a segment, or a value, in at most this many bytes; more for cleaning.
 const SHORT_READ_BYTES_MAX: usize = 16 << 10;
 
@@ -449,7 +452,46 @@ impl Disk {
 }
 
 /// Numbers of operations on the file of the key-value namespace, from here on.
-pub(crate) const LOG_OPERATIONS: u64 = 1 << 40;
+pub(crate) const LOG_OPERATIONS: u64 = OPERATIONS;
+
+/// As many numbers of operations as each disk has.
+const OPERATIONS: u64 = 1 << 40;
+
+/// One of the disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    First,
+    Log,
+    Separate(usize),
+}
+
+impl Place {
+    fn of_file(file: &File) -> Self {
+        match file.simulated_id() {
+            Some(LOG_FILE) => Self::Log,
+            Some(id @ FIRST_SEPARATE_FILE..) => Self::Separate((id - FIRST_SEPARATE_FILE) as usize),
+            _ => Self::First,
+        }
+    }
+
+    fn of_operation(number: u64) -> Self {
+        match number / OPERATIONS {
+            0 => Self::First,
+            1 => Self::Log,
+            place => Self::Separate(place as usize - 2),
+        }
+    }
+}
+
+/// The disk of a file of its own, the one with this number.
+pub(crate) fn separate_disk(
+    number: usize,
+    block_bytes: usize,
+    block_count: usize,
+    settings: DiskSettings,
+) -> Disk {
+    Disk::new(block_bytes, block_count, 1, settings, (number as u64 + 2) * OPERATIONS)
+}
 
 /// Whether a write of the log begins a segment with the rest of a value: behind the header and a list of names.
 fn has_rest(bytes: &[u8]) -> bool {
@@ -501,7 +543,15 @@ impl LogReads {
 impl Shared {
     /// The disk of an operation.
     fn disk_of(&mut self, number: u64) -> &mut Disk {
-        if number >= LOG_OPERATIONS { &mut self.log_disk } else { &mut self.disk }
+        self.disk_at(Place::of_operation(number))
+    }
+
+    fn disk_at(&mut self, place: Place) -> &mut Disk {
+        match place {
+            Place::First => &mut self.disk,
+            Place::Log => &mut self.log_disk,
+            Place::Separate(at) => &mut self.separate_disks[at],
+        }
     }
 
     /// Notes a value that comes from the log since it has left memory. A log that writes is not being recovered.
@@ -525,7 +575,10 @@ impl Shared {
 
     /// Draws what happens to an operation of a disk.
     fn disk_chance(&mut self, number: u64, operation: &Operation, block: usize) -> Random {
-        let chance = self.scenario.chance;
+        let chance = match Place::of_operation(number) {
+            Place::First | Place::Log => self.scenario.chance,
+            Place::Separate(at) => self.scenario.chance.rotate_left(8 + at as u32),
+        };
         self.disk_of(number).chance(chance, operation, block)
     }
 
@@ -536,8 +589,9 @@ impl Shared {
         token: Token,
         mut operation: Operation,
     ) -> Result<(), Operation> {
-        let is_log = operation.file().simulated_id() == Some(LOG_FILE);
-        let disk = if is_log { &mut self.log_disk } else { &mut self.disk };
+        let place = Place::of_file(operation.file());
+        let (is_log, is_first) = (place == Place::Log, place == Place::First);
+        let disk = self.disk_at(place);
         let settings = disk.settings;
         let is_ours = |running: &&Running| running.actor == actor && !running.is_orphan;
         if disk.running.len() >= settings.limit
@@ -545,14 +599,14 @@ impl Shared {
         {
             return Err(operation);
         }
-        let disk_bytes = if is_log { 0 } else { (disk.block_count * disk.block_bytes) as u64 };
+        let disk_bytes = if is_first { (disk.block_count * disk.block_bytes) as u64 } else { 0 };
         if let Operation::Read { file, offset, .. }
         | Operation::Write { file, offset, .. }
         | Operation::Allocate { file, offset, .. } = &mut operation
         {
-            let first_byte = if is_log { 0 } else { self.scenario.first_byte() };
+            let first_byte = if is_first { self.scenario.first_byte() } else { 0 };
             let start = file.simulated_id().unwrap_or(0) * disk_bytes;
-            match offset.checked_sub(first_byte).filter(|place| is_log || *place < disk_bytes) {
+            match offset.checked_sub(first_byte).filter(|place| !is_first || *place < disk_bytes) {
                 Some(place) => *offset = start + place,
                 None => {
                     let place = *offset;
@@ -561,10 +615,10 @@ impl Shared {
                 }
             }
         }
-        if !is_log && self.scenario.first_byte() > u64::from(u32::MAX) {
+        if is_first && self.scenario.first_byte() > u64::from(u32::MAX) {
             self.reach_event("operation beyond 4 GiB");
         }
-        let disk = if is_log { &mut self.log_disk } else { &mut self.disk };
+        let disk = self.disk_at(place);
         disk.operation_count += 1;
         disk.next += 1;
         let number = disk.next;
@@ -685,8 +739,8 @@ impl Shared {
         extent: &Range<usize>,
     ) -> (Result<usize, Errno>, usize) {
         let scenario = &self.scenario;
-        let is_log = operation.file().simulated_id() == Some(LOG_FILE);
-        if is_log || !self.is_hostile || result.is_err() {
+        let is_first = Place::of_file(operation.file()) == Place::First;
+        if !is_first || !self.is_hostile || result.is_err() {
             return (result, limit);
         }
         let bad = match operation {
@@ -790,7 +844,12 @@ impl Shared {
     /// An operation ends: gives it back to its reactor.
     pub(crate) fn on_disk_end(&mut self, number: u64) -> Option<(Actor, Completion)> {
         let now_ns = self.now_ns;
-        let disk = if number >= LOG_OPERATIONS { &mut self.log_disk } else { &mut self.disk };
+        let place = Place::of_operation(number);
+        let disk = match place {
+            Place::First => &mut self.disk,
+            Place::Log => &mut self.log_disk,
+            Place::Separate(at) => &mut self.separate_disks[at],
+        };
         disk.held_ns = disk.held_until_ns(now_ns).min(now_ns);
         let running = disk.running.get_mut(&number)?;
         let held_until_ns = running.held_until_ns.max(disk.hung_until_ns);
@@ -860,7 +919,7 @@ impl Shared {
                 if matches!(running.operation, Operation::Sync { .. }) && is_current {
                     disk.told.insert(actor, disk.failure_count);
                 }
-                if number >= LOG_OPERATIONS {
+                if place == Place::Log {
                     disk.lose(&mut self.random);
                 } else {
                     disk.forget(&mut self.random);

@@ -129,7 +129,8 @@ impl World {
         let host_of = |id: usize| {
             let dialler = connections[id].dialler;
             let of = |hosts: &[Host]| hosts.iter().position(|host| host.owns(dialler));
-            of(&self.hosts).or_else(|| of(&self.scouts))
+            // All others have names of their own.
+            of(&self.hosts).or_else(|| of(&self.scouts)).ok_or(dialler)
         };
         host_of(id) == host_of(other)
     }

@@ -101,14 +101,28 @@ impl World {
         let now_ns = self.shared.now_ns;
         let connections = &self.shared.network.connections;
         let dialler = connections[id].dialler;
+        let separate = self.separate.as_ref().map(|(host, _)| host).filter(|host| host.owns(dialler));
         let mut hosts = self.hosts.iter().chain(&self.scouts);
         // One that comes and goes has no others, and shuts its controller down.
-        let Some(host) = hosts.find(|host| host.owns(dialler)) else { return true };
+        let host = hosts.find(|host| host.owns(dialler));
+        if host.is_none() && separate.is_none() {
+            return true;
+        }
+        let is_of_host = |actor| match host {
+            Some(host) => host.owns(actor),
+            None => actor == dialler,
+        };
         if self.shared.scenario.bars() && self.hosts.get(BARRED).is_some_and(|barred| barred.owns(dialler)) {
             return true;
         }
-        let queues = self.queues_of_association(host, id);
-        let mut others = queues.iter().filter(|of| **of != id).map(|of| &connections[*of]);
+        let queues = match (host, separate) {
+            (Some(host), _) => self.queues_of_association(host, id),
+            (None, Some(separate)) => separate.association_of(id).to_vec(),
+            (None, None) => Vec::new(),
+        };
+        // Queues that are separate end with their admin queue, and not with each other.
+        let ending = if host.is_some() { &queues[..] } else { &queues[..queues.len().min(1)] };
+        let mut others = ending.iter().filter(|of| **of != id).map(|of| &connections[*of]);
         let heard_ns = queues.iter().map(|of| connections[*of].heard_ns).max().unwrap_or(0);
         // Connections that the target closes in one turn do not explain each other.
         let was_closed = |other: &Connection| {
@@ -127,7 +141,7 @@ impl World {
             now_ns.saturating_sub(longest_ms * MS + TIMER_STEP_NS + self.shared.scenario.order_ns_max());
         let shortest_ms =
             timeouts.pdu_ms.min(timeouts.send_ms).min(timeouts.data_ms).min(timeouts.contended_ms);
-        let is_slow = self.shared.lost_since(since_ns, |actor| host.owns(actor)).is_some()
+        let is_slow = self.shared.lost_since(since_ns, is_of_host).is_some()
             || queues.iter().any(|of| connections[*of].was_silent_since(now_ns))
             || 2 * self.shared.scenario.wait_ns_max(PROGRESS_BYTES) >= shortest_ms * MS;
         if is_slow {

@@ -62,7 +62,7 @@ pub(super) fn disk_store(scenario: &Scenario, file: File, block_count: u64) -> S
 }
 
 /// A namespace with an identity made from a number.
-fn named(store: Store, name: u8) -> NewNamespace {
+pub(super) fn named(store: Store, name: u8) -> NewNamespace {
     let nguid = [name; 16];
     NewNamespace {
         store,

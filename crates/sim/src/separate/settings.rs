@@ -1,0 +1,56 @@
+//! What a seed decides of a host with separate queues and of its namespaces.
+
+use crate::random::Random;
+use crate::scenario::{DiskSettings, MS, Scenario, US};
+use crate::shared::disk::{Disk, separate_disk};
+
+/// Blocks that one command moves at most.
+pub(crate) const BLOCKS_MAX: u64 = 2;
+
+/// What a seed decides.
+#[derive(Clone, Debug)]
+pub(crate) struct SeparateSettings {
+    pub(crate) queue_count: u16,
+    /// Namespaces, each on a file and a disk of its own.
+    pub(crate) file_count: usize,
+    pub(crate) block_bytes: u32,
+    pub(crate) block_count: u64,
+    pub(crate) depth: u16,
+    pub(crate) think_ns: u64,
+    pub(crate) command_count: u64,
+    /// One of this number of its acts closes a queue.
+    pub(crate) closes_one_in: u64,
+    /// One of this number fails the next flush of a disk, or has the operator open a namespace anew.
+    pub(crate) loses_one_in: u64,
+    /// How the disks behave. Errors of flushes are those of the first disk alone.
+    disk: DiskSettings,
+}
+
+impl SeparateSettings {
+    pub(crate) fn new(r: &mut Random, scenario: &Scenario) -> Self {
+        Self {
+            queue_count: r.between(2, 4) as u16,
+            file_count: r.between(2, 3) as usize,
+            block_bytes: r.pick(&[512, 512, 4096]),
+            block_count: r.between(4, 12),
+            depth: r.between(1, 6) as u16,
+            think_ns: r.scaled(10 * US, 5 * MS),
+            command_count: r.scaled(50, 400),
+            closes_one_in: r.scaled(8, 100),
+            loses_one_in: r.scaled(10, 100),
+            disk: DiskSettings {
+                sync_error: if r.one_in(4) { r.scaled(500, 50_000) as u32 } else { 0 },
+                ..scenario.disk.without_errors()
+            },
+        }
+    }
+
+    pub(crate) fn disks(&self) -> impl Iterator<Item = Disk> {
+        let (block_bytes, block_count) = (self.block_bytes as usize, self.block_count as usize);
+        (0..self.file_count).map(move |number| {
+            let sync_error = if number == 0 { self.disk.sync_error } else { 0 };
+            let settings = DiskSettings { sync_error, ..self.disk };
+            separate_disk(number, block_bytes, block_count, settings)
+        })
+    }
+}
