@@ -164,6 +164,9 @@ mod tests {
         let before = store.generation();
         store.reopen().unwrap();
         assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
-        assert!(epochs.may_flush(NAMESPACE, before, LANE) && epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        assert!(
+            epochs.may_flush(NAMESPACE, before, LANE)
+                && epochs.may_flush(NAMESPACE, store.generation(), LANE)
+        );
     }
 }
