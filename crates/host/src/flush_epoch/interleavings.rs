@@ -192,7 +192,8 @@ impl World {
             Step::Hear(at) | Step::HearLate(at) => {
                 let lane = &self.lanes[at];
                 let is_late = matches!(step, Step::HearLate(_));
-                lane.attached.is_some_and(|of| of < self.newest || self.is_known_lost)
+                // Its own connection is lost, or it has been told of another.
+                lane.attached.is_some_and(|of| of < self.newest || self.live.is_none())
                     && (!is_late || !lane.arrived.is_empty())
             }
             Step::ComeUp => self.is_known_lost,
