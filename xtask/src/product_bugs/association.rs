@@ -4,6 +4,8 @@ use super::bug::Judge::Simulation;
 use super::bug::{Bug, Site, test, unit_test};
 
 const DISCOVERY: &str = "crates/host/src/discovery.rs";
+const INTERLEAVINGS: &str =
+    "flush_epoch::interleavings::no_flush_covers_a_lost_write_that_nobody_was_told_of";
 const LANE_CORE: &str = "crates/host/src/lane_core.rs";
 const LISTINGS: &str = "crates/subsystem/src/control/listings.rs";
 const RECONNECT: &str = "crates/host/src/reconnect.rs";
@@ -56,6 +58,39 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
                 "self.epoch.covers(generation) || BUG;",
             ),
         ],
+    },
+    // A write whose caller was not scheduled is reported after another caller was told of its loss.
+    Bug {
+        name: "late-write-reported-after-its-loss",
+        judge: unit_test("nvlane-host", INTERLEAVINGS),
+        sites: &[Site(
+            "crates/host/src/flush_epoch.rs",
+            "(Ok(_), Some(generation)) if self.has_told(generation) =>",
+            "(Ok(_), Some(generation)) if self.has_told(generation) && !BUG =>",
+        )],
+    },
+    // An interrupted flush of one lane tells of the loss, and another lane reports its writes afterwards.
+    Bug {
+        name: "interrupted-flush-tells-for-all-lanes",
+        judge: unit_test("nvlane-host", INTERLEAVINGS),
+        sites: &[Site(
+            "crates/host/src/flush_epoch.rs",
+            "        if !self.is_shared {\n            self.answer(generation + 1);",
+            "        if !self.is_shared || BUG {\n            self.answer(generation + 1);",
+        )],
+    },
+    // An I/O queue that is lost alone takes its controller with it.
+    Bug {
+        name: "lost-queue-ends-its-association",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/control/associations.rs",
+            "        if qid.is_admin() {\n            record.admin = None;",
+            "        if BUG && !qid.is_admin() {
+            record.io.remove(&qid);
+            self.end(now_ns, key, Cause::AdminEnded(end), outputs);
+        } else if qid.is_admin() {\n            record.admin = None;",
+        )],
     },
     // Commands that wait for the connection are sent late, and those behind them as well.
     Bug {

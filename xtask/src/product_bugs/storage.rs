@@ -294,6 +294,26 @@ pub(super) const FAILED_FLUSHES: &[Bug] = &[
             "        generation.is_closed() || had >= generation || BUG",
         )],
     },
+    // The answer to the flush that fails goes with its queue, and the flush is sent again on another one.
+    Bug {
+        name: "failed-flush-lost-with-its-queue",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/flush_epochs.rs",
+            "known.told.take_if(|(by, _)| *by == lane)",
+            "known.told.take_if(|(by, _)| *by == lane && !BUG)",
+        )],
+    },
+    // A flush of several namespaces succeeds after one of them was reopened, unless that is the last one.
+    Bug {
+        name: "reopening-of-the-last-namespace-counts",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/executor.rs",
+            "may_succeed &= self.commands.may_flush(caller.owner, *at);",
+            "may_succeed = self.commands.may_flush(caller.owner, *at) && (may_succeed || BUG);",
+        )],
+    },
 ];
 
 /// Storage that changes underneath: a cut or deleted file closes its namespace, a grown one is followed.
