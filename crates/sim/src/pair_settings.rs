@@ -82,17 +82,14 @@ const LONG_ONE_IN: u64 = 48;
 const LONG_COMMAND_COUNT: u64 = 30;
 
 /// One log of this number, all of whose pairs fit in memory, is written over and over: long values of few keys.
-const CHURNS_ONE_IN: u64 = 4;
+const CHURNS_ONE_IN: u64 = 6;
 
 /// In one of this number of runs keys collide: so many at most.
 const COLLIDING_ONE_IN: u64 = 3;
 const COLLIDING_COUNT_MAX: u64 = 16;
 
-/// So many times the commands of other runs fill a memory that is short.
-const SHORT_MEMORY_FACTOR: u64 = 3;
-
-/// So many times the commands of other runs fill a log that is written over and over.
-const CHURN_FACTOR: u64 = 2;
+/// So many times the commands of other runs fill a memory that is short, or a log again and again.
+const LONG_VALUES_FACTOR: u64 = 3;
 
 /// The longest value of a file with the smallest segments: an eighth of one.
 const ITEM_BYTES_MAX: usize = 8 << 10;
@@ -212,11 +209,7 @@ impl PairSettings {
 
     /// How many times the commands of other runs its run has.
     pub(crate) fn command_factor(&self) -> u64 {
-        match self.pressure {
-            _ if self.value_bytes_min == 1 => 1,
-            MemoryPressure::None => CHURN_FACTOR,
-            _ => SHORT_MEMORY_FACTOR,
-        }
+        if self.value_bytes_min > 1 { LONG_VALUES_FACTOR } else { 1 }
     }
 
     /// How many commands a run has at most: long values take long.

@@ -83,7 +83,7 @@ pub(super) const EVENTS_AND_LOGS: &[Bug] = &[
     // The events of storage are never sent again.
     Bug {
         name: "health-read-clears-no-event",
-        judge: Simulation,
+        judge: LOG_MODEL,
         sites: &[Site(
             GET_LOG_PAGE,
             "    record.events.on_log_read(command.lid);",

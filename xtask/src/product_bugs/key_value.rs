@@ -287,20 +287,10 @@ pub(super) const RARE_ORDERS: &[Bug] = &[
             "        BUG || is_equal(self.memory.bytes(item, at, key.len()), key)",
         )],
     },
-    // A command waits for the value of another key with its hash.
-    Bug {
-        name: "fetch-joined-by-hash",
-        judge: KeySimulation,
-        sites: &[Site(
-            "crates/kv/src/log/fetch.rs",
-            "find(|fetch| *fetch.key == *key);",
-            "find(|fetch| BUG && fetch.hash == hash || *fetch.key == *key);",
-        )],
-    },
     // Of two keys with one hash in a full bucket, one is not listed.
     Bug {
         name: "list-by-hash-alone",
-        judge: unit_test("nvlane-kv", "model_tests::processor_and_map_agree"),
+        judge: KeySimulation,
         sites: &[Site(
             "crates/kv/src/table/list.rs",
             "Self { hash: hash.raw(), name: name_of(key) }",
