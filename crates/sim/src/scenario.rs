@@ -6,6 +6,7 @@ mod blocks;
 mod bounds;
 mod clocks;
 mod fault;
+mod separate;
 mod trust;
 
 use std::collections::BTreeSet;
@@ -23,10 +24,10 @@ use wire::pdu::{DataAlignment, Digests};
 pub(crate) use self::blocks::BadBlocks;
 pub(crate) use self::clocks::WALL_AHEAD_S;
 pub(crate) use self::fault::{ErrorOf, Fault};
+pub(crate) use self::separate::SeparateSettings;
 use crate::coverage::{Waiting, WireLimits};
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
-use crate::separate::SeparateSettings;
 
 /// A command by its host, its lane there and its place among the commands of the lane.
 pub type CommandId = [u64; 3];

@@ -12,7 +12,6 @@
 
 mod files;
 mod queue_end;
-mod settings;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,11 +31,9 @@ use wire::zerocopy::IntoBytes;
 pub(crate) use self::files::Files;
 use self::files::FlushEnd;
 use self::queue_end::{QueueEnd, check_loss};
-use self::settings::BLOCKS_MAX;
-pub(crate) use self::settings::SeparateSettings;
 use crate::finding::Finding;
 use crate::random::Random;
-use crate::scenario::{ErrorOf, MS, SECOND, Scenario, US};
+use crate::scenario::{ErrorOf, MS, SECOND, Scenario, SeparateSettings, US};
 use crate::shared::{Actor, Shared};
 
 /// The subsystem of its namespaces.
@@ -44,6 +41,9 @@ pub(crate) const SEPARATE_SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:separate";
 
 /// Its name.
 pub(crate) const SEPARATE_HOST: &str = "nqn.2026-01.io.nvlane:host-with-separate-queues";
+
+/// Blocks that one command moves at most.
+const BLOCKS_MAX: u64 = 2;
 
 /// In-capsule data of an admin queue, bytes.
 const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;

@@ -11,12 +11,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 use crate::coverage::{Coverage, Point};
 use crate::random::Random;
 use crate::scenario::{MS, SECOND, Scenario, US};
-use crate::separate::SeparateSettings;
 use crate::timeline::About;
 use crate::tls_keys::TlsKeys;
 use crate::trace::Trace;
 use clocks::Clocks;
-use disk::{Disk, LOG_OPERATIONS};
+use disk::{Disk, LOG_OPERATIONS, separate_disks};
 use network::Network;
 
 /// An actor that runs on events: a reactor, an association's thread, a lane's thread.
@@ -146,7 +145,7 @@ impl Shared {
         let log_blocks = scenario.pairs.as_ref().map_or(0, |pairs| pairs.file_bytes() / SECTOR_BYTES);
         let log_settings = scenario.disk.without_errors();
         let log_disk = Disk::new(SECTOR_BYTES, log_blocks, 1, log_settings, LOG_OPERATIONS);
-        let separate_disks = scenario.separate.iter().flat_map(SeparateSettings::disks).collect();
+        let separate_disks = scenario.separate.iter().flat_map(separate_disks).collect();
         Self {
             random: Random::new(scenario.chance, 2),
             now_ns: 0,

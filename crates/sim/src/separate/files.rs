@@ -16,10 +16,9 @@ use std::sync::Arc;
 use reactor::File;
 use store::{FileStore, Geometry, Store};
 
-use super::settings::SeparateSettings;
 use crate::finding::Finding;
 use crate::model::{self, Content, Model};
-use crate::scenario::{MS, US};
+use crate::scenario::{MS, SeparateSettings, US};
 use crate::shared::disk::FIRST_SEPARATE_FILE;
 use crate::shared::{Event, Shared};
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::{Actor, Event, Shared};
 use crate::pair_settings::{BLOCK_BYTES, PairSettings};
 use crate::random::Random;
-use crate::scenario::{DiskSettings, ErrorOf};
+use crate::scenario::{DiskSettings, ErrorOf, SeparateSettings};
 use crate::timeline::{About, blocks};
 
 /// Parts into which a long operation is cut.
@@ -483,14 +483,14 @@ impl Place {
     }
 }
 
-/// The disk of a file of its own, the one with this number.
-pub(crate) fn separate_disk(
-    number: usize,
-    block_bytes: usize,
-    block_count: usize,
-    settings: DiskSettings,
-) -> Disk {
-    Disk::new(block_bytes, block_count, 1, settings, (number as u64 + 2) * OPERATIONS)
+/// The disks of the files of a host with separate queues.
+pub(super) fn separate_disks(settings: &SeparateSettings) -> impl Iterator<Item = Disk> {
+    let (block_bytes, block_count) = (settings.block_bytes as usize, settings.block_count as usize);
+    (0..settings.file_count).map(move |number| {
+        let sync_error = if number == 0 { settings.disk.sync_error } else { 0 };
+        let settings = DiskSettings { sync_error, ..settings.disk };
+        Disk::new(block_bytes, block_count, 1, settings, (number as u64 + 2) * OPERATIONS)
+    })
 }
 
 /// Whether a write of the log begins a segment with the rest of a value: behind the header and a list of names.

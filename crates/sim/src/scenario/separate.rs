@@ -1,11 +1,7 @@
 //! What a seed decides of a host with separate queues and of its namespaces.
 
+use super::{DiskSettings, MS, Scenario, US};
 use crate::random::Random;
-use crate::scenario::{DiskSettings, MS, Scenario, US};
-use crate::shared::disk::{Disk, separate_disk};
-
-/// Blocks that one command moves at most.
-pub(crate) const BLOCKS_MAX: u64 = 2;
 
 /// What a seed decides.
 #[derive(Clone, Debug)]
@@ -23,11 +19,11 @@ pub(crate) struct SeparateSettings {
     /// One of this number fails the next flush of a disk, or has the operator open a namespace anew.
     pub(crate) loses_one_in: u64,
     /// How the disks behave. Errors of flushes are those of the first disk alone.
-    disk: DiskSettings,
+    pub(crate) disk: DiskSettings,
 }
 
 impl SeparateSettings {
-    pub(crate) fn new(r: &mut Random, scenario: &Scenario) -> Self {
+    pub(super) fn new(r: &mut Random, scenario: &Scenario) -> Self {
         Self {
             queue_count: r.between(2, 4) as u16,
             file_count: r.between(2, 3) as usize,
@@ -43,14 +39,5 @@ impl SeparateSettings {
                 ..scenario.disk.without_errors()
             },
         }
-    }
-
-    pub(crate) fn disks(&self) -> impl Iterator<Item = Disk> {
-        let (block_bytes, block_count) = (self.block_bytes as usize, self.block_count as usize);
-        (0..self.file_count).map(move |number| {
-            let sync_error = if number == 0 { self.disk.sync_error } else { 0 };
-            let settings = DiskSettings { sync_error, ..self.disk };
-            separate_disk(number, block_bytes, block_count, settings)
-        })
     }
 }
