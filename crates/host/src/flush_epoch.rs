@@ -1,7 +1,7 @@
 //! Flush epochs: which Flush may report success after an association was lost.
 //!
 //! Writes that were reported done before the loss may be gone from the target's volatile cache. The first Flush after
-//! the loss therefore ends with [`Failure::Unflushed`](crate::Failure::Unflushed), and no Flush succeeds until a caller
+//! the loss therefore ends with [`Failure::Unflushed`], and no Flush succeeds until a caller
 //! has received that answer. See [`reconnect`](crate::reconnect).
 //!
 //! A lane may report a write late: its thread did not run while another lane reconnected, or the task that awaits the
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 /// Flush epoch: the newest association in which a successful Flush still covers all earlier writes. Shared by all lanes
 /// of one handle.
 ///
-/// By default the epoch advances when a lane hands out [`Failure::Unflushed`](crate::Failure::Unflushed).
+/// By default the epoch advances when a lane hands out [`Failure::Unflushed`].
 #[derive(Clone, Debug, Default)]
 pub struct FlushEpoch {
     shared: Arc<Generations>,
