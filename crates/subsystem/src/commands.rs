@@ -151,7 +151,7 @@ impl Commands {
         }
         let Some(known) = self.associations.get_mut(at) else { return };
         if let Some(before) = std::mem::replace(known, association) {
-            before.flush_epochs.on_lane_ended((self.reactor, lane));
+            before.flush_epochs.on_lane_ended((self.reactor, lane), before.last_sign_ns());
         }
     }
 
@@ -163,7 +163,8 @@ impl Commands {
         let Some(lane) = owner.lane() else { return true };
         let association = self.associations.get(lane as usize).and_then(Option::as_deref);
         association.is_none_or(|association| {
-            association.flush_epochs.may_flush(id, generation, (self.reactor, lane))
+            let now_ns = association.last_sign_ns();
+            association.flush_epochs.may_flush(id, generation, (self.reactor, lane), now_ns)
         })
     }
 

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! The lane on which the Flush failed may end while the association lives on, for a host that connects each queue by
-//! itself. It may not have received the answer then, and sends the Flush again: the next one fails as well.
+//! itself. It may not have received the answer then, and sends the Flush again: the next one fails as well. A lane that
+//! ends a minute later takes nothing back: a host that had no answer for so long has given the queue up before.
 // Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
@@ -31,6 +32,9 @@ use store::Generation;
 
 use crate::subsystem::NamespaceId;
 
+/// For so long after the answer to a Flush its host may not have received it, and may not have given it up either, ns.
+const UNSURE_NS: u64 = 60_000_000_000;
+
 /// What the lanes of one association share about flushes. Touched by Flush only, and only for namespaces that were
 /// closed at least once.
 #[derive(Debug, Default)]
@@ -46,8 +50,17 @@ pub(crate) type LanePlace = (u16, u32);
 struct Known {
     /// The generation from which on flushes cover all that this host has written.
     covered: Generation,
-    /// The lane that has told the host so by a Flush that failed, and what was covered before.
-    told: Option<(LanePlace, Generation)>,
+    /// How the host was told.
+    told: Option<Told>,
+}
+
+/// A Flush that failed, and by that told the host of lost writes.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    lane: LanePlace,
+    at_ns: u64,
+    /// What was covered before.
+    before: Generation,
 }
 
 impl FlushEpochs {
@@ -59,7 +72,13 @@ impl FlushEpochs {
     }
 
     /// Whether a Flush that arrives now on this lane may succeed. If not, its failure tells the host of the loss.
-    pub(crate) fn may_flush(&self, namespace: NamespaceId, generation: Generation, lane: LanePlace) -> bool {
+    pub(crate) fn may_flush(
+        &self,
+        namespace: NamespaceId,
+        generation: Generation,
+        lane: LanePlace,
+        now_ns: u64,
+    ) -> bool {
         if generation.is_first() {
             return true;
         }
@@ -67,17 +86,20 @@ impl FlushEpochs {
         let known = all.entry(namespace).or_default();
         let had = known.covered;
         if had < generation.open() {
-            *known = Known { covered: generation.open(), told: Some((lane, had)) };
+            let told = Some(Told { lane, at_ns: now_ns, before: had });
+            *known = Known { covered: generation.open(), told };
         }
         // A closed namespace refuses the Flush itself.
         generation.is_closed() || had >= generation
     }
 
     /// A lane has ended. The host may not have received what it has told it.
-    pub(crate) fn on_lane_ended(&self, lane: LanePlace) {
+    pub(crate) fn on_lane_ended(&self, lane: LanePlace, now_ns: u64) {
         for known in self.lock().values_mut() {
-            if let Some((_, before)) = known.told.take_if(|(by, _)| *by == lane) {
-                known.covered = before;
+            if let Some(told) = known.told.take_if(|told| told.lane == lane)
+                && now_ns.saturating_sub(told.at_ns) < UNSURE_NS
+            {
+                known.covered = told.before;
             }
         }
     }
@@ -96,6 +118,7 @@ mod tests {
     const NAMESPACE: NamespaceId = NamespaceId(1);
     const LANE: LanePlace = (0, 1);
     const OTHER_LANE: LanePlace = (1, 1);
+    const NOW_NS: u64 = 5_000_000_000;
 
     /// A namespace whose storage can be reopened.
     fn store() -> FileStore {
@@ -106,20 +129,20 @@ mod tests {
     fn each_association_has_one_flush_fail_after_each_reopening() {
         let store = store();
         let (one, other) = (FlushEpochs::default(), FlushEpochs::default());
-        assert!(one.may_flush(NAMESPACE, store.generation(), LANE));
+        assert!(one.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
         for _ in 0..2 {
             store.reopen().unwrap();
             for epochs in [&one, &other] {
-                assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
-                assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE));
+                assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
+                assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
             }
         }
         store.reopen().unwrap();
         store.reopen().unwrap();
-        assert!(!one.may_flush(NAMESPACE, store.generation(), LANE), "two at once are told as one");
-        assert!(one.may_flush(NAMESPACE, store.generation(), LANE));
+        assert!(!one.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS), "two at once are told as one");
+        assert!(one.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
         assert!(
-            one.may_flush(NamespaceId(2), Generation::default(), LANE),
+            one.may_flush(NamespaceId(2), Generation::default(), LANE, NOW_NS),
             "another namespace is not concerned"
         );
     }
@@ -130,9 +153,9 @@ mod tests {
         store.reopen().unwrap();
         let epochs = FlushEpochs::default();
         epochs.begin(NAMESPACE, store.generation());
-        assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
         store.reopen().unwrap();
-        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
     }
 
     #[test]
@@ -140,21 +163,33 @@ mod tests {
         let store = store();
         store.reopen().unwrap();
         let epochs = FlushEpochs::default();
-        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
-        epochs.on_lane_ended(OTHER_LANE);
-        assert!(epochs.may_flush(NAMESPACE, store.generation(), OTHER_LANE));
-        epochs.on_lane_ended(LANE);
+        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
+        epochs.on_lane_ended(OTHER_LANE, NOW_NS);
+        assert!(epochs.may_flush(NAMESPACE, store.generation(), OTHER_LANE, NOW_NS));
+        epochs.on_lane_ended(LANE, NOW_NS);
         assert!(
-            !epochs.may_flush(NAMESPACE, store.generation(), OTHER_LANE),
+            !epochs.may_flush(NAMESPACE, store.generation(), OTHER_LANE, NOW_NS),
             "the answer may be lost with it"
         );
-        epochs.on_lane_ended(LANE);
-        assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        epochs.on_lane_ended(LANE, NOW_NS);
+        assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
         // The loss that the ended lane told of last is told once more, with all before.
         store.reopen().unwrap();
-        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
-        epochs.on_lane_ended(OTHER_LANE);
-        assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
+        epochs.on_lane_ended(OTHER_LANE, NOW_NS);
+        assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
+    }
+
+    #[test]
+    fn a_lane_that_ends_a_minute_later_takes_nothing_back() {
+        for (later_ns, may_flush) in [(UNSURE_NS - 1, false), (UNSURE_NS, true)] {
+            let store = store();
+            store.reopen().unwrap();
+            let epochs = FlushEpochs::default();
+            assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
+            epochs.on_lane_ended(LANE, NOW_NS + later_ns);
+            assert_eq!(epochs.may_flush(NAMESPACE, store.generation(), OTHER_LANE, NOW_NS), may_flush);
+        }
     }
 
     #[test]
@@ -163,10 +198,10 @@ mod tests {
         store.reopen().unwrap();
         let before = store.generation();
         store.reopen().unwrap();
-        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE));
+        assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
         assert!(
-            epochs.may_flush(NAMESPACE, before, LANE)
-                && epochs.may_flush(NAMESPACE, store.generation(), LANE)
+            epochs.may_flush(NAMESPACE, before, LANE, NOW_NS)
+                && epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS)
         );
     }
 }

@@ -438,16 +438,30 @@ impl Shared {
         if clock_ns == self.now_ns {
             return;
         }
-        let first = usize::from(self.scenario.reactor_count);
-        let host_of = |actor: Actor| (actor - first) / (1 + usize::from(self.scenario.lanes_per_host));
         let is_newer = |other: &Connection| {
             other.taken_in_ns > clock_ns
                 && !other.closed.contains(&true)
-                && host_of(other.dialler) == host_of(dialler)
+                && self.host_of(other.dialler) == self.host_of(dialler)
         };
         if self.network.connections.iter().any(is_newer) {
             self.reach_event("command of a host taken in by an older clock than the one before");
         }
+    }
+
+    /// Whether the target has closed a connection of a host on which it heard something at this time or later.
+    pub(crate) fn has_ended_since(&self, host: usize, since_ns: u64) -> bool {
+        let has_ended = |connection: &Connection| {
+            connection.closed[index(Side::Target)]
+                && connection.heard_ns >= since_ns
+                && self.host_of(connection.dialler) == host
+        };
+        self.network.connections.iter().any(has_ended)
+    }
+
+    /// The host, by its place, of an actor that dials.
+    fn host_of(&self, dialler: Actor) -> usize {
+        let first = usize::from(self.scenario.reactor_count);
+        (dialler - first) / (1 + usize::from(self.scenario.lanes_per_host))
     }
 
     /// Whether a receive would bring something.

@@ -331,8 +331,10 @@ impl World {
             let host = command.host;
             // The target may have answered that one before it was opened anew once more.
             let (told_begin_ns, told_ns) = self.told_ns[host];
-            let is_first =
-                self.closed_until_ns.is_some_and(|until_ns| until_ns >= told_begin_ns) || told_ns >= begin_ns;
+            let is_first = self.closed_until_ns.is_some_and(|until_ns| until_ns >= told_begin_ns)
+                || told_ns >= begin_ns
+                // The lane of that one has ended: its host may not have received the answer.
+                || self.shared.has_ended_since(host, told_begin_ns);
             if is_flush && self.closed_until_ns.is_some() && is_first {
                 self.told_ns[host] = (begin_ns, self.shared.now_ns);
                 return Some("the first after a reopening");
