@@ -50,7 +50,7 @@ grep -q '"traffic"' /tmp/status || fail 'no class was seen'
 # A study that is killed.
 study --only "$ON" --rounds 1000 >/dev/null 2>&1 & pid=$!
 wait_for 120 has_layout
-pkill -KILL -f 'nvlane study adq'
+pkill -KILL -f 'nvlane-lab study adq'
 wait $pid || true
 wait_for 60 is_as_before
 
@@ -66,7 +66,7 @@ wait $pid && fail 'a study without its server succeeds'
 serve ip netns exec near
 study --only "$ON" --rounds 1000 >/dev/null 2>&1 & pid=$!
 wait_for 120 has_layout
-pkill -KILL -f 'nvlane study serve'
+pkill -KILL -f 'nvlane-lab study serve'
 wait $pid && fail 'a study without its server succeeds'
 if near "$NVLANE" study serve --listen 192.0.2.2 --interface near0 2>/tmp/error; then fail 'a layout is there'; fi
 has_line 'near0 has a layout already: .nvlane adq remove --interface near0.' </tmp/error
