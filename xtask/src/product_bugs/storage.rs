@@ -300,8 +300,8 @@ pub(super) const FAILED_FLUSHES: &[Bug] = &[
         judge: Simulation,
         sites: &[Site(
             "crates/subsystem/src/flush_epochs.rs",
-            "known.told.take_if(|(by, _)| *by == lane)",
-            "known.told.take_if(|(by, _)| *by == lane && !BUG)",
+            "known.told.take_if(|told| told.lane == lane)",
+            "known.told.take_if(|told| told.lane == lane && !BUG)",
         )],
     },
     // A flush of several namespaces succeeds after one of them was reopened, unless that is the last one.
