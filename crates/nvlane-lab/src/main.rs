@@ -13,7 +13,7 @@ use command_line::logging::LogOptions;
 use command_line::{exit, logging, manual, signals};
 use torture::Torture;
 
-/// As the host library has it in nvlane: the control path allocates; the data path does not.
+/// The allocator of nvlane: hosts in both programs cost the same.
 #[global_allocator]
 static ALLOCATOR: reactor::ProgramAllocator = reactor::ProgramAllocator;
 
