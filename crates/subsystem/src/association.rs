@@ -36,7 +36,7 @@ impl Association {
         // A thread that was held up since it read the clock has an older time than a lane of another thread.
         let last_ns = self.last_sign_ns();
         if now_ns > last_ns {
-            self.last_sign_ns.store(now_ns, Ordering::Relaxed);
+            self.last_sign_ns.fetch_max(now_ns, Ordering::Relaxed);
         }
         debug_assert!(
             self.last_sign_ns() >= last_ns,

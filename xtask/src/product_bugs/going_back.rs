@@ -11,10 +11,13 @@ pub(super) const GOING_BACK: &[Bug] = &[
         sites: &[Site(
             "crates/subsystem/src/association.rs",
             "        if now_ns > last_ns {",
-            "        if BUG || now_ns > last_ns {",
+            "        if BUG {
+            self.last_sign_ns.store(now_ns, Ordering::Relaxed);
+        }
+        if now_ns > last_ns {",
         )],
     },
-    // A host is told twice of one reopening.
+    // Two Flushes of a host fail after one reopening.
     Bug {
         name: "flush-epoch-goes-back",
         judge: unit_test(
