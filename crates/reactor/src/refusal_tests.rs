@@ -21,7 +21,7 @@ use crate::turn::{Reactor, Settings};
 /// A client waits for so long, which is much longer than a refused call is put off.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sends back what it receives, until it is told to end.
+/// Echoes received bytes until a message ends the reactor.
 struct Echo(Option<Listener>);
 
 impl Application for Echo {
@@ -67,7 +67,7 @@ impl Application for Echo {
     fn on_end(&mut self, _: &mut impl Io<()>) {}
 }
 
-/// A reactor whose kernel refuses these of its next calls, and what it has left of them in the end.
+/// A reactor whose next system calls fail with given errors; its thread returns the number of errors that no call met.
 struct Refused {
     address: SocketAddr,
     mailbox: Address<()>,

@@ -93,7 +93,7 @@ impl FlushEpochs {
         generation.is_closed() || had >= generation
     }
 
-    /// A lane has ended. The host may not have received what it has told it.
+    /// A lane has ended: the host may not have received the answer to its failed Flush.
     pub(crate) fn on_lane_ended(&self, lane: LanePlace, now_ns: u64) {
         for known in self.lock().values_mut() {
             if let Some(told) = known.told.take_if(|told| told.lane == lane)
@@ -173,7 +173,7 @@ mod tests {
         );
         epochs.on_lane_ended(LANE, NOW_NS);
         assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
-        // The loss that the ended lane told of last is told once more, with all before.
+        // Only the end of the lane whose Flush failed makes another Flush fail.
         store.reopen().unwrap();
         assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
         epochs.on_lane_ended(OTHER_LANE, NOW_NS);

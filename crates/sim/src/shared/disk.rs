@@ -515,7 +515,7 @@ struct LogReads {
 }
 
 impl LogReads {
-    /// Notes a read, and says what it is. Values that are long are read like segments.
+    /// Records a read of the log and returns its coverage events. Long values are read in the units of a segment.
     fn note(&mut self, offset: u64, length: usize, settings: &PairSettings) -> Vec<&'static str> {
         if length <= SHORT_READ_BYTES_MAX {
             let mut events = vec!["value fetched from the log"];

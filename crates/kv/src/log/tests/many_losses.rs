@@ -1,4 +1,4 @@
-//! As much damage as a log is served with, and as is told, and one more.
+//! Limits of damage in a log: 64 holes are served and 65 are not; 100 notices are kept and further ones counted.
 
 use super::damage::read_of;
 use super::*;
@@ -62,7 +62,7 @@ fn a_log_with_64_holes_is_served_and_one_with_65_is_not() {
     }
 }
 
-/// A damaged value is told twice: where it is, and which key it costs.
+/// A damaged value has two notices: its place, and the key that it costs.
 #[test]
 fn of_more_than_100_notices_the_rest_is_only_counted() {
     let (image, sectors) = written();
