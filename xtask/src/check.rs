@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 
-use crate::command::{cargo, root, run, run_tests};
+use crate::command::{cargo, packages, root, run, run_tests};
 use crate::step::Step;
 use crate::{circles, trace};
 
 /// The package of the protocol, whose test programs need no sockets.
-const PROTOCOL: &str = "crates/proto";
+const PROTOCOL: &str = "crates/protocol/proto";
 
 /// The steps of `cargo xtask check`.
 pub(crate) const STEPS: &[Step] = &[
@@ -35,7 +35,7 @@ fn lints() -> Result<()> {
 /// too. In one call for the whole workspace: dependencies with the features of one package would be compiled again.
 fn quick_tests() -> Result<()> {
     let mut command = cargo(&["test", "--workspace", "--locked", "--lib", "--bins", "--no-fail-fast"]);
-    // Its sources are those of crates/kv, which has their tests.
+    // Its sources are those of crates/storage/kv, which has their tests.
     command.args(["--exclude", "nvlane-kv-counted"]);
     for name in test_programs(&root().join(PROTOCOL))? {
         command.arg("--test").arg(name);
@@ -52,7 +52,7 @@ fn quick_tests() -> Result<()> {
 pub(crate) fn slow_tests() -> Result<()> {
     let mut slow = BTreeSet::new();
     for package in packages()? {
-        slow.append(&mut test_programs(&package)?);
+        slow.append(&mut test_programs(&root().join(package))?);
     }
     let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
     for name in slow.difference(&test_programs(&root().join(PROTOCOL))?) {
@@ -60,15 +60,6 @@ pub(crate) fn slow_tests() -> Result<()> {
     }
     run_tests(&mut command)?;
     run_tests(&mut cargo(&["test", "--workspace", "--locked", "--doc"]))
-}
-
-/// The directories of all packages.
-fn packages() -> Result<Vec<PathBuf>> {
-    let mut packages = vec![root().join("fuzz"), root().join("xtask")];
-    for entry in fs::read_dir(root().join("crates"))? {
-        packages.push(entry?.path());
-    }
-    Ok(packages)
 }
 
 /// The names of a package's test programs.

@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::command::root;
+use crate::command::{packages, root};
 use source::{Edges, File, FileIndex, Source};
 
 /// Checks every crate of the repository.
@@ -28,7 +28,7 @@ use source::{Edges, File, FileIndex, Source};
 /// There is a circle that no comment explains; it has been printed with the names that tie its files.
 pub(crate) fn run() -> Result<()> {
     let mut report = Report::default();
-    for path in roots(root())? {
+    for path in roots()? {
         let read = |path: &Path| std::fs::read_to_string(root().join(path));
         report.add(&Source::read(&read, &path)?);
     }
@@ -189,15 +189,11 @@ fn common<'a>(one: &'a [String], other: &[String]) -> &'a [String] {
 }
 
 /// The roots of all crates, relative to the top of the repository.
-fn roots(top: &Path) -> Result<Vec<PathBuf>> {
-    let mut folders = vec![PathBuf::from("fuzz"), PathBuf::from("xtask")];
-    for entry in std::fs::read_dir(top.join("crates")).context("cannot list the crates")? {
-        folders.push(Path::new("crates").join(entry?.file_name()));
-    }
-    folders.sort();
+fn roots() -> Result<Vec<PathBuf>> {
+    let packages = packages()?;
     let roots =
-        folders.iter().flat_map(|folder| ["lib.rs", "main.rs"].map(|name| folder.join("src").join(name)));
-    Ok(roots.filter(|path| top.join(path).is_file()).collect())
+        packages.iter().flat_map(|package| ["lib.rs", "main.rs"].map(|name| package.join("src").join(name)));
+    Ok(roots.filter(|path| root().join(path).is_file()).collect())
 }
 
 #[cfg(test)]

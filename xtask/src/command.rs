@@ -11,6 +11,30 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
 }
 
+/// The directories of all packages, from the top of the repository.
+pub(crate) fn packages() -> Result<Vec<PathBuf>> {
+    let mut packages = vec![PathBuf::from("xtask")];
+    let mut floors = vec![PathBuf::from("lab")];
+    floors.extend(folders(Path::new("crates"))?);
+    for floor in floors {
+        packages.extend(folders(&floor)?);
+    }
+    packages.sort();
+    Ok(packages)
+}
+
+/// The directories in a directory of the repository.
+fn folders(of: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root().join(of)).with_context(|| of.display().to_string())? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(of.join(entry.file_name()));
+        }
+    }
+    Ok(found)
+}
+
 /// Cargo's target directory.
 pub(crate) fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {

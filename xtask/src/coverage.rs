@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<()> {
         run_command(&mut command)?;
         let text = std::fs::read_to_string(&report).with_context(|| report.display().to_string())?;
         let report: Value = serde_json::from_str(&text).context("the report")?;
-        let directory = format!("crates/{}/src/", package.trim_start_matches("nvlane-"));
+        let directory = format!("crates/protocol/{}/src/", package.trim_start_matches("nvlane-"));
         let (mut covered, mut count) = (0, 0);
         for file in report["data"][0]["files"].as_array().context("files")? {
             let name = file["filename"].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Fuzzing: each function of `fuzz/` under libFuzzer, for a limited time.
+//! Fuzzing: each function of `lab/fuzz` under libFuzzer, for a limited time.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) struct Options {
     /// How long each runs
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
-    /// Add inputs that reached new code to fuzz/corpus, minimized in number and length
+    /// Add inputs that reached new code to lab/fuzz/corpus, minimized in number and length
     #[arg(long)]
     merge: bool,
 }
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn names() -> Result<Vec<String>> {
-    let dir = root().join("fuzz/fuzz_targets");
+    let dir = root().join("lab/fuzz/fuzz_targets");
     let entries = std::fs::read_dir(&dir).with_context(|| dir.display().to_string())?;
     let mut names = Vec::new();
     for entry in entries {
@@ -89,7 +89,7 @@ fn names() -> Result<Vec<String>> {
 /// compiler suffices.
 fn build() -> Result<()> {
     let mut command =
-        cargo(&["fuzz", "build", "--fuzz-dir", "fuzz", "--sanitizer", "none", "--features", "libfuzzer"]);
+        cargo(&["fuzz", "build", "--fuzz-dir", "lab/fuzz", "--sanitizer", "none", "--features", "libfuzzer"]);
     command
         .env("CARGO_TARGET_DIR", build_dir())
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
@@ -113,7 +113,7 @@ fn grown(name: &str) -> PathBuf {
 }
 
 fn corpus(name: &str) -> PathBuf {
-    root().join("fuzz/corpus").join(name)
+    root().join("lab/fuzz/corpus").join(name)
 }
 
 fn fuzzer(name: &str) -> Command {
@@ -156,7 +156,7 @@ fn fuzz(name: &str, seconds: u64) -> Result<Round> {
     if !is_clean {
         println!("{}", last.join("\n"));
         println!(
-            "shorter, perhaps: cargo fuzz tmin --fuzz-dir fuzz -s none --features libfuzzer {name} INPUT"
+            "shorter, perhaps: cargo fuzz tmin --fuzz-dir lab/fuzz -s none --features libfuzzer {name} INPUT"
         );
     }
     let corpus_count = count_files(&grown)? + count_files(&corpus(name))?;

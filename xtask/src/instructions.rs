@@ -24,12 +24,12 @@ pub(crate) struct Options {
 }
 
 /// Path of the baseline.
-const BASELINE: &str = "crates/proto/benches/instructions.json";
+const BASELINE: &str = "crates/protocol/proto/benches/instructions.json";
 
 /// How to accept a new baseline.
 const ACCEPT: &str = "cargo xtask instructions --accept";
 
-/// Commands that each case executes: `BATCH` in crates/proto/benches/instructions.rs.
+/// Commands that each case executes: `BATCH` in crates/protocol/proto/benches/instructions.rs.
 const BATCH: f64 = 32.0;
 
 /// Maximum growth of a case: with the baseline's tools, and with others.

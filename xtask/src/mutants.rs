@@ -7,23 +7,31 @@ mod judge;
 mod weave;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::{cargo, root};
+use crate::command::{cargo, packages, root};
 use crate::{deps, sources};
 use judge::{Judge, Verdicts};
 use weave::{Mutant, Woven, weave};
 
 /// A crate whose code is changed.
 struct Subject {
-    /// Its folder in `crates`.
+    /// The name of its folder.
     name: &'static str,
     /// Only these of its files; all, if none are named.
     files: &'static [&'static str],
     /// Each tries the mutants that survive those before it.
     judges: &'static [Judge],
+}
+
+impl Subject {
+    /// Its folder, from the top of the repository.
+    fn directory(&self) -> Result<PathBuf> {
+        let found = packages()?.into_iter().find(|folder| folder.ends_with(self.name));
+        found.with_context(|| format!("there is no package {}", self.name))
+    }
 }
 
 /// The slowest sweeps of `proto` (`sweep`, `sequences`, `models`) and `allocation` are omitted.
@@ -52,7 +60,7 @@ const SUBJECTS: [Subject; 5] = [
     Subject { name: "store", files: &[], judges: &[Judge::new("nvlane-store", &["--lib"])] },
     Subject {
         name: "kv",
-        files: &["crates/kv/src/log/*.rs"],
+        files: &["crates/storage/kv/src/log/*.rs"],
         judges: &[Judge { arguments: &["log::"], cpu_s: 90, ..Judge::new("nvlane-kv", &["--lib"]) }],
     },
     Subject {
@@ -74,26 +82,26 @@ const SUBJECTS: [Subject; 5] = [
 
 /// The files of `subsystem` that parse, check and execute commands.
 const COMMAND_PATH: &[&str] = &[
-    "crates/subsystem/src/admin.rs",
-    "crates/subsystem/src/admin/**/*.rs",
-    "crates/subsystem/src/attached.rs",
-    "crates/subsystem/src/buffer_quota.rs",
-    "crates/subsystem/src/commands.rs",
-    "crates/subsystem/src/digest_queue.rs",
-    "crates/subsystem/src/exclusion.rs",
-    "crates/subsystem/src/executor.rs",
-    "crates/subsystem/src/flush_epochs.rs",
-    "crates/subsystem/src/fused.rs",
-    "crates/subsystem/src/fused_pairs.rs",
-    "crates/subsystem/src/key_value/*.rs",
-    "crates/subsystem/src/key_value_io/*.rs",
-    "crates/subsystem/src/log_waiters.rs",
-    "crates/subsystem/src/log_waiters/*.rs",
-    "crates/subsystem/src/nvm_io.rs",
-    "crates/subsystem/src/nvm_status.rs",
-    "crates/subsystem/src/reserve.rs",
-    "crates/subsystem/src/running.rs",
-    "crates/subsystem/src/serving/dispatch.rs",
+    "crates/target/subsystem/src/admin.rs",
+    "crates/target/subsystem/src/admin/**/*.rs",
+    "crates/target/subsystem/src/attached.rs",
+    "crates/target/subsystem/src/buffer_quota.rs",
+    "crates/target/subsystem/src/commands.rs",
+    "crates/target/subsystem/src/digest_queue.rs",
+    "crates/target/subsystem/src/exclusion.rs",
+    "crates/target/subsystem/src/executor.rs",
+    "crates/target/subsystem/src/flush_epochs.rs",
+    "crates/target/subsystem/src/fused.rs",
+    "crates/target/subsystem/src/fused_pairs.rs",
+    "crates/target/subsystem/src/key_value/*.rs",
+    "crates/target/subsystem/src/key_value_io/*.rs",
+    "crates/target/subsystem/src/log_waiters.rs",
+    "crates/target/subsystem/src/log_waiters/*.rs",
+    "crates/target/subsystem/src/nvm_io.rs",
+    "crates/target/subsystem/src/nvm_status.rs",
+    "crates/target/subsystem/src/reserve.rs",
+    "crates/target/subsystem/src/running.rs",
+    "crates/target/subsystem/src/serving/dispatch.rs",
 ];
 
 /// Equivalent mutants, as a pattern of their names, with the reasons.
@@ -144,7 +152,7 @@ pub(crate) struct Options {
     /// One part of all mutants, such as 1/20, spread over each crate
     #[arg(long, value_name = "K/N", value_parser = parse_shard, default_value = "0/1")]
     shard: (usize, usize),
-    /// Only mutants of this file, such as crates/wire/src/pdu.rs; may be given several times
+    /// Only mutants of this file, such as crates/protocol/wire/src/pdu.rs; may be given several times
     #[arg(long, value_name = "PATH")]
     file: Vec<String>,
     /// Mutants tested at once
@@ -176,8 +184,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     deps::install_for_mutants()?;
     let is_wanted = |subject: &&Subject| options.only.as_ref().is_none_or(|only| only == subject.name);
     for subject in SUBJECTS.iter().filter(is_wanted) {
-        let directory = format!("crates/{}/", subject.name);
-        let files: Vec<_> = options.file.iter().filter(|file| file.contains(&directory)).collect();
+        let directory = subject.directory()?;
+        let files: Vec<_> =
+            options.file.iter().filter(|file| Path::new(file).starts_with(&directory)).collect();
         if options.file.is_empty() || !files.is_empty() {
             try_all(subject, &list(subject, &files, options)?, options)?;
         }
@@ -217,7 +226,7 @@ impl Copy {
             let woven = weave(&text, &mutants).with_context(|| path.display().to_string())?;
             files.insert(path, woven);
         }
-        let top = PathBuf::from(format!("crates/{}/src/lib.rs", subject.name));
+        let top = subject.directory()?.join("src/lib.rs");
         sources::copy(&judge::sources(), |path, content| {
             let mut content = files.get(path).map_or(content, |woven| woven.text.clone().into_bytes());
             if path == top {

@@ -375,14 +375,14 @@ mod tests {
         let message = |id: &str| {
             serde_json::json!({
                 "executable": "/target/deps/end_to_end-1", "profile": { "test": true }, "package_id": id,
-                "manifest_path": "/crates/nvlane/Cargo.toml", "target": { "kind": ["test"], "name": "end_to_end" },
+                "manifest_path": "/crates/programs/nvlane/Cargo.toml", "target": { "kind": ["test"], "name": "end_to_end" },
             })
         };
-        for id in ["path+file:///crates/nvlane#0.1.0", "path+file:///crates/command#nvlane@0.1.0"] {
+        for id in ["path+file:///crates/programs/nvlane#0.1.0", "path+file:///crates/command#nvlane@0.1.0"] {
             let (name, program) = test_program(&message(id)).unwrap();
             assert_eq!(name, ("nvlane".to_owned(), "end_to_end".to_owned()));
             assert_eq!(program.path, Path::new("/target/deps/end_to_end-1"));
-            assert_eq!(program.directory, Path::new("/crates/nvlane"));
+            assert_eq!(program.directory, Path::new("/crates/programs/nvlane"));
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// What glibc keeps of freed memory, bytes.
 const KEPT_BYTES: &str = "1073741824";
 
-/// Ten thousand seeds, which must reach all of crates/sim/coverage.txt.
+/// Ten thousand seeds, which must reach all of lab/sim/coverage.txt.
 const SEEDS: &[&str] = &["--seeds", "10000", "--coverage"];
 
 /// The simulation part of `make test`: ten thousand seeds and what they reach, and the crash states.

@@ -20,7 +20,7 @@ pub(crate) fn copy(to: &Path, change: impl Fn(&Path, Vec<u8>) -> Result<Vec<u8>>
     for file in ["Cargo.toml", "Cargo.lock"] {
         copy_file(Path::new(file))?;
     }
-    let mut directories: Vec<PathBuf> = ["crates", "docs", "fuzz", "xtask"].map(PathBuf::from).to_vec();
+    let mut directories: Vec<PathBuf> = ["crates", "docs", "lab", "xtask"].map(PathBuf::from).to_vec();
     while let Some(directory) = directories.pop() {
         let Ok(entries) = std::fs::read_dir(root().join(&directory)) else { continue };
         remove_others(&to.join(&directory), &root().join(&directory))?;

@@ -133,7 +133,7 @@ impl Tree {
         if path == HOSTILE {
             self.rows = hostile_rows(text);
         }
-        if path.starts_with("crates/probe/src/rows/") || path == "crates/probe/src/host/rows.rs" {
+        if path.starts_with("lab/probe/src/rows/") || path == "lab/probe/src/host/rows.rs" {
             self.probe.extend(probe_rows(text).into_iter().map(|row| (place(row.line), row)));
         }
         let tests = test_lines(path, text);
@@ -368,7 +368,7 @@ fn role_of(path: &str) -> Role {
     let has_part = |part: &str| path.split('/').any(|other| other == part);
     let is_test_file =
         path.ends_with("_tests.rs") || has_part("tests") || has_part("benches") || has_part("tests.rs");
-    if is_in(&["crates/peer/", "crates/probe/", "crates/sim/", "crates/torture/", "fuzz/", "interop/"])
+    if is_in(&["lab/peer/", "lab/probe/", "lab/sim/", "lab/torture/", "lab/fuzz/", "interop/"])
         || is_test_file
     {
         Role::Test
@@ -423,9 +423,9 @@ mod tests {
 
     const REFERENCE: &str = "## 2. PDUs\n### 2.1 Header\nStatus: implemented.\n## 3. Peers\nStatus: peers.\n";
     const ROWS: &str = "| D5 | x | probe |\n| C15 | x | nothing: memory is fixed at start |\n";
-    const PROBE: (&str, &str) = ("crates/probe/src/rows/a.rs", "[\n    row(\"D5\", z),\n];\n");
+    const PROBE: (&str, &str) = ("lab/probe/src/rows/a.rs", "[\n    row(\"D5\", z),\n];\n");
     const CODE: (&str, &str) =
-        ("crates/wire/src/a.rs", "/// wire $2.1\n#[cfg(test)]\nmod tests {\n    /// wire $2.1\n}\n");
+        ("crates/protocol/wire/src/a.rs", "/// wire $2.1\n#[cfg(test)]\nmod tests {\n    /// wire $2.1\n}\n");
 
     #[test]
     fn a_tree_whose_citations_hold_has_nothing_to_correct() {
@@ -466,7 +466,7 @@ mod tests {
         let no_code = "docs/wire.md:2: 2.1 Header: implemented, but no citation in product code";
         assert_eq!(only("crates/x/src/b.rs", "/// wire $2.1\n"), [no_test]);
         assert_eq!(only("crates/x/tests/b.rs", "/// wire $2.1\n"), [no_code]);
-        assert_eq!(only("crates/sim/src/b.rs", "/// wire $2.1\n"), [no_code]);
+        assert_eq!(only("lab/sim/src/b.rs", "/// wire $2.1\n"), [no_code]);
         assert_eq!(only("xtask/src/b.rs", "/// wire $2.1\n"), [no_test, no_code]);
         assert_eq!(only("docs/b.md", "wire $2.1\n"), [no_test, no_code]);
         // A citation of a section covers more than its part, and one of a part less than the section.
@@ -491,7 +491,7 @@ mod tests {
         let rows = "| D1 | x | probe |\n| D2 | x | probe |\n| D3 | x | test |\n| D4 | x | test |\n| D5 | x | test |\n\
                     | D6 | x | nothing: for a reason |\n| D7 | x | maybe |\n| D7 | x | nothing: for a reason |\n";
         let probe = (
-            "crates/probe/src/rows/a.rs",
+            "lab/probe/src/rows/a.rs",
             "[\n row(\"D2\", |_| { skipped(\"\") }),\n row(\"D5\", z),\n\
              row(\"D9\", z),\n];\n",
         );
@@ -499,14 +499,14 @@ mod tests {
         assert_eq!(
             shown(&tree(&[(WIRE, "## 1. A\nStatus: peers\n"), (HOSTILE, rows), probe, tests])),
             [
-                "crates/probe/src/rows/a.rs:4: D9 is not in docs/hostile-inputs.md",
                 "docs/hostile-inputs.md:1: D1: the probe has no such row",
-                "docs/hostile-inputs.md:2: D2: the probe always skips it (crates/probe/src/rows/a.rs:2)",
+                "docs/hostile-inputs.md:2: D2: the probe always skips it (lab/probe/src/rows/a.rs:2)",
                 "docs/hostile-inputs.md:3: D3: no test cites it; write `hostile D3` beside one that tries it",
-                "docs/hostile-inputs.md:5: D5: the probe tries it (crates/probe/src/rows/a.rs:3), but the table does not say so",
+                "docs/hostile-inputs.md:5: D5: the probe tries it (lab/probe/src/rows/a.rs:3), but the table does not say so",
                 "docs/hostile-inputs.md:6: D6: a test tries it (crates/x/tests/b.rs:2), but the table says `nothing`",
                 "docs/hostile-inputs.md:7: D7: `maybe`: say `probe`, `test`, `probe, test` or `nothing: REASON`",
                 "docs/hostile-inputs.md:8: D7: there are two rows of this id",
+                "lab/probe/src/rows/a.rs:4: D9 is not in docs/hostile-inputs.md",
             ]
         );
     }
@@ -515,9 +515,11 @@ mod tests {
     fn this_tree_holds() {
         let tree = Tree::read(root()).expect("the tree can be read");
         assert_eq!(shown(&tree), [""; 0]);
-        for path in
-            ["crates/subsystem/src/control/connect.rs", "crates/wire/src/pdu.rs", "fuzz/src/host_lane.rs"]
-        {
+        for path in [
+            "crates/target/subsystem/src/control/connect.rs",
+            "crates/protocol/wire/src/pdu.rs",
+            "lab/fuzz/src/host_lane.rs",
+        ] {
             assert!(tree.citations.iter().any(|(place, ..)| place.path == path), "{path} is read");
         }
     }

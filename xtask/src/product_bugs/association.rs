@@ -3,13 +3,13 @@
 use super::bug::Judge::Simulation;
 use super::bug::{Bug, Site, test, unit_test};
 
-const DISCOVERY: &str = "crates/host/src/discovery.rs";
+const DISCOVERY: &str = "crates/host/host/src/discovery.rs";
 const INTERLEAVINGS: &str =
     "flush_epoch::interleavings::no_flush_covers_a_lost_write_that_nobody_was_told_of";
-const LANE_CORE: &str = "crates/host/src/lane_core.rs";
-const LISTINGS: &str = "crates/subsystem/src/control/listings.rs";
-const RECONNECT: &str = "crates/host/src/reconnect.rs";
-const RETRY: &str = "crates/host/src/retry.rs";
+const LANE_CORE: &str = "crates/host/host/src/lane_core.rs";
+const LISTINGS: &str = "crates/target/subsystem/src/control/listings.rs";
+const RECONNECT: &str = "crates/host/host/src/reconnect.rs";
+const RETRY: &str = "crates/host/host/src/retry.rs";
 
 /// Lost connections: interrupted commands are reported as such, and no write of an old association lands in a new one.
 pub(super) const LOST_CONNECTIONS: &[Bug] = &[
@@ -27,7 +27,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "authentication-outlives-its-connection",
         judge: Simulation,
         sites: &[Site(
-            "crates/host/src/lane_core/backlog.rs",
+            "crates/host/host/src/lane_core/backlog.rs",
             "self.waiting.retain(|command| !command.tag.has(IS_OWN));",
             "self.waiting.retain(|command| BUG || !command.tag.has(IS_OWN));",
         )],
@@ -37,7 +37,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "refused-reconnect-ends-the-association",
         judge: Simulation,
         sites: &[Site(
-            "crates/host/src/error.rs",
+            "crates/host/host/src/error.rs",
             "self.is_permanent() && !self.is_refusal_of_trust()",
             "self.is_permanent() && (BUG || !self.is_refusal_of_trust())",
         )],
@@ -53,7 +53,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
                 "Class::Flush if has_volatile_cache && !BUG =>",
             ),
             Site(
-                "crates/host/src/flush_epoch.rs",
+                "crates/host/host/src/flush_epoch.rs",
                 "self.epoch.covers(generation);",
                 "self.epoch.covers(generation) || BUG;",
             ),
@@ -64,7 +64,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "late-write-reported-after-its-loss",
         judge: unit_test("nvlane-host", INTERLEAVINGS),
         sites: &[Site(
-            "crates/host/src/flush_epoch.rs",
+            "crates/host/host/src/flush_epoch.rs",
             "(Ok(_), Some(generation)) if self.has_told(generation) =>",
             "(Ok(_), Some(generation)) if self.has_told(generation) && !BUG =>",
         )],
@@ -74,7 +74,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "interrupted-flush-tells-for-all-lanes",
         judge: unit_test("nvlane-host", INTERLEAVINGS),
         sites: &[Site(
-            "crates/host/src/flush_epoch.rs",
+            "crates/host/host/src/flush_epoch.rs",
             "        if !self.is_shared {\n            self.answer(generation + 1);",
             "        if !self.is_shared || BUG {\n            self.answer(generation + 1);",
         )],
@@ -84,7 +84,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "lost-queue-ends-its-association",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/control/associations.rs",
+            "crates/target/subsystem/src/control/associations.rs",
             "        if qid.is_admin() {\n            record.admin = None;",
             "        if BUG && !qid.is_admin() {
             record.io.remove(&qid);
@@ -97,7 +97,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "waiting-commands-kept-after-reconnect",
         judge: Simulation,
         sites: &[Site(
-            "crates/host/src/lane_core/own_commands.rs",
+            "crates/host/host/src/lane_core/own_commands.rs",
             "        let release = self.backlog.on_live();\n        self.release(release);",
             "        let release = self.backlog.on_live();
         if !BUG { self.release(release); }",
@@ -108,7 +108,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "late-answer-taken-for-violation",
         judge: Simulation,
         sites: &[Site(
-            "crates/host/src/association_machine.rs",
+            "crates/host/host/src/association_machine.rs",
             "            // The host closes this connection next, and no command waits for these answers.
             *input = &[];
             return Ok(());",
@@ -122,7 +122,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "connect-let-in-too-soon",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control/connect.rs",
             "kind != ControllerKind::Discovery && of_host().any(is_ending)",
             "kind != ControllerKind::Discovery && !BUG && of_host().any(is_ending)",
         )],
@@ -132,7 +132,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "writes-without-lock",
         judge: Simulation,
         sites: &[Site(
-            "crates/store/src/block/file_shared.rs",
+            "crates/storage/store/src/block/file_shared.rs",
             "let (data, sync) = (file.clone(), File::simulated(file.simulated_id().unwrap_or(0)));",
             "let (data, sync) = (file.clone(), File::simulated(file.simulated_id().unwrap_or(0)));
                 let data = if BUG { sync.clone() } else { data };",
@@ -142,7 +142,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "lane-ends-before-its-writes",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/serving/lanes.rs",
+            "crates/target/subsystem/src/serving/lanes.rs",
             "_ if closing.in_flight > 0 => return,",
             "_ if closing.in_flight > 0 && !BUG => return,",
         )],
@@ -151,7 +151,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "keep-alive-never-expires",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/control/associations.rs",
+            "crates/target/subsystem/src/control/associations.rs",
             "        keep_alive.deadline_ns()\n",
             "        if BUG { None } else { keep_alive.deadline_ns() }\n",
         )],
@@ -160,7 +160,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "keep-alive-expires-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/proto/src/keep_alive.rs",
+            "crates/protocol/proto/src/keep_alive.rs",
             "        let wait_ms = u64::from(self.timeout_ms).saturating_add(GRACE_MS);\n",
             "        let grace_ms = if BUG { 0 } else { GRACE_MS };
         let wait_ms = u64::from(self.timeout_ms).saturating_add(grace_ms) / if BUG { 2 } else { 1 };\n",
@@ -175,7 +175,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "commands_that_were_held_back_are_no_sign_of_life_when_they_are_taken_in",
         ),
         sites: &[Site(
-            "crates/subsystem/src/serving/lanes.rs",
+            "crates/target/subsystem/src/serving/lanes.rs",
             "                if arrived_ns < now_ns {",
             "                if arrived_ns < now_ns && !BUG {",
         )],
@@ -185,7 +185,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "ended-lane-keeps-its-commands",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/serving/lanes.rs",
+            "crates/target/subsystem/src/serving/lanes.rs",
             "            self.commands.abandon(ticket);\n",
             "            if !BUG { self.commands.abandon(ticket); }\n",
         )],
@@ -199,7 +199,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "filters::a_deallocation_of_many_ranges_ends_with_its_connection",
         ),
         sites: &[Site(
-            "crates/subsystem/src/commands.rs",
+            "crates/target/subsystem/src/commands.rs",
             "            *after = After::Complete;\n",
             "            if !BUG { *after = After::Complete; }\n",
         )],
@@ -208,7 +208,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "sent-write-called-unsent",
         judge: Simulation,
         sites: &[Site(
-            "crates/proto/src/host_queue.rs",
+            "crates/protocol/proto/src/host_queue.rs",
             "is_unsent: command.submitted_at == ring_count,",
             "is_unsent: command.submitted_at == ring_count || (BUG && command.moved == 0),",
         )],
@@ -241,7 +241,7 @@ pub(super) const PATHS: &[Bug] = &[
         name: "path-filter-fails-too-much",
         judge: Simulation,
         sites: &[Site(
-            "crates/store/src/filter/error.rs",
+            "crates/storage/store/src/filter/error.rs",
             "FaultRate::PerMillion(share) => SplitMix64::nth(fault.seed, count) % 1_000_000 < share.into(),",
             "FaultRate::PerMillion(share) => {
                 SplitMix64::nth(fault.seed, count) % 1_000_000 < u64::from(share) + if BUG { 100_000 } else { 0 }
@@ -265,7 +265,7 @@ pub(super) const PATHS: &[Bug] = &[
             "a_path_that_stays_away_is_waited_for_as_long_as_the_caller_says",
         ),
         sites: &[Site(
-            "crates/host/src/lane_core/backlog.rs",
+            "crates/host/host/src/lane_core/backlog.rs",
             "        if tag.held_ms == 0 {\n",
             "        if tag.held_ms == 0 || BUG {\n",
         )],
@@ -277,7 +277,7 @@ pub(super) const PATHS: &[Bug] = &[
             "lane_core::ana_states::tests::all_namespaces_are_lost_with_any_one_of_them",
         ),
         sites: &[Site(
-            "crates/host/src/lane_core/ana_states.rs",
+            "crates/host/host/src/lane_core/ana_states.rs",
             "        if nsid == Nsid::ALL {",
             "        if nsid == Nsid::ALL && !BUG {",
         )],
@@ -349,7 +349,7 @@ pub(super) const FORGOTTEN_PEERS: &[Bug] = &[
         name: "association-of-ended-lane-kept",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/serving/lanes.rs",
+            "crates/target/subsystem/src/serving/lanes.rs",
             "        self.commands.set_association(index, None);",
             "        if !BUG {
             self.commands.set_association(index, None);
@@ -360,7 +360,7 @@ pub(super) const FORGOTTEN_PEERS: &[Bug] = &[
         name: "ended-lane-counted-by-placement",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/placement.rs",
+            "crates/target/subsystem/src/placement.rs",
             "            share.lanes -= 1;\n            share.io_lanes -= i64::from(left.is_io);",
             "            share.lanes -= i64::from(!BUG);\n            share.io_lanes -= i64::from(left.is_io);",
         )],
@@ -370,7 +370,7 @@ pub(super) const FORGOTTEN_PEERS: &[Bug] = &[
         name: "unserved-connection-counted",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/serving/lanes.rs",
+            "crates/target/subsystem/src/serving/lanes.rs",
             "                self.post_unserved(io, peer, napi, is_placed);",
             "                if !BUG {
                     self.post_unserved(io, peer, napi, is_placed);
@@ -382,7 +382,7 @@ pub(super) const FORGOTTEN_PEERS: &[Bug] = &[
         name: "copied-send-awaits-notice",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/lane.rs",
+            "crates/target/subsystem/src/lane.rs",
             "                io.send_zero_copy(socket, segments)\n",
             "                let (sent, has_notice) = io.send_zero_copy(socket, segments);
                 let is_awaited = has_notice || BUG && matches!(sent, Sent::Bytes(_));

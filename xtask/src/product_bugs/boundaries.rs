@@ -2,8 +2,8 @@
 
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
-const DECODE: &str = "crates/memcached/src/protocol/decode.rs";
-const NVM_IO: &str = "crates/subsystem/src/nvm_io.rs";
+const DECODE: &str = "crates/target/memcached/src/protocol/decode.rs";
+const NVM_IO: &str = "crates/target/subsystem/src/nvm_io.rs";
 
 const LINES: Judge = unit_test(
     "nvlane-memcached",
@@ -44,7 +44,7 @@ pub(super) const BOUNDARIES: &[Bug] = &[
         name: "thirty-days-taken-for-a-date",
         judge: LINES,
         sites: &[Site(
-            "crates/memcached/src/execute.rs",
+            "crates/target/memcached/src/execute.rs",
             "1..=RELATIVE_S_MAX => now_s + exptime,",
             "1..=RELATIVE_S_MAX if !BUG || exptime < RELATIVE_S_MAX => now_s + exptime,",
         )],
@@ -53,7 +53,7 @@ pub(super) const BOUNDARIES: &[Bug] = &[
         name: "base64-key-of-250-bytes-refused",
         judge: LINES,
         sites: &[Site(
-            "crates/memcached/src/number.rs",
+            "crates/target/memcached/src/number.rs",
             "if length > into.len() {",
             "if length > into.len() - usize::from(BUG) {",
         )],
@@ -62,7 +62,7 @@ pub(super) const BOUNDARIES: &[Bug] = &[
         name: "binary-counter-never-created",
         judge: PACKETS,
         sites: &[Site(
-            "crates/memcached/src/protocol/binary.rs",
+            "crates/target/memcached/src/protocol/binary.rs",
             "(exptime != u32::MAX).then_some(",
             "(exptime < u32::MAX - u32::from(BUG)).then_some(",
         )],
@@ -71,7 +71,7 @@ pub(super) const BOUNDARIES: &[Bug] = &[
         name: "extension-to-the-limit-refused",
         judge: VALUES,
         sites: &[Site(
-            "crates/memcached/src/execute.rs",
+            "crates/target/memcached/src/execute.rs",
             "if length > self.service.settings.value_bytes_max {",
             "if length + usize::from(BUG) > self.service.settings.value_bytes_max {",
         )],
@@ -98,7 +98,7 @@ pub(super) const BOUNDARIES: &[Bug] = &[
         name: "key-that-fills-a-list-left-out",
         judge: test("nvlane", "end_to_end", "boundaries::keys::a_list_has_as_many_keys_as_fit"),
         sites: &[Site(
-            "crates/subsystem/src/key_value/perform.rs",
+            "crates/target/subsystem/src/key_value/perform.rs",
             "has_room = used <= room;",
             "has_room = used + usize::from(BUG) <= room;",
         )],
@@ -107,7 +107,7 @@ pub(super) const BOUNDARIES: &[Bug] = &[
         name: "batch-of-1024-refused",
         judge: test("nvlane", "end_to_end", "boundaries::keys::a_batch_has_up_to_1024_operations"),
         sites: &[Site(
-            "crates/subsystem/src/key_value_io/batch.rs",
+            "crates/target/subsystem/src/key_value_io/batch.rs",
             "!(1..=OPERATION_COUNT_MAX).contains(&command.count)",
             "!(1..=OPERATION_COUNT_MAX - u16::from(BUG)).contains(&command.count)",
         )],

@@ -4,12 +4,12 @@
 use super::bug::Judge::DurableCalls;
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
-const FILE_OPEN: &str = "crates/store/src/block/file_open.rs";
-const LOG: &str = "crates/kv/src/log/mod.rs";
-const LOG_WRITE: &str = "crates/kv/src/log/write.rs";
-const RING: &str = "crates/reactor/src/ring.rs";
-const WHOLE_FILE: &str = "crates/reactor/src/whole_file.rs";
-const WORKERS: &str = "crates/reactor/src/workers.rs";
+const FILE_OPEN: &str = "crates/storage/store/src/block/file_open.rs";
+const LOG: &str = "crates/storage/kv/src/log/mod.rs";
+const LOG_WRITE: &str = "crates/storage/kv/src/log/write.rs";
+const RING: &str = "crates/system/reactor/src/ring.rs";
+const WHOLE_FILE: &str = "crates/system/reactor/src/whole_file.rs";
+const WORKERS: &str = "crates/system/reactor/src/workers.rs";
 
 const FUA_OF_HANDLES: Judge = test("nvlane-host", "handles", "only_durable_writes_have_fua");
 const OF_RING: Judge = unit_test(
@@ -33,7 +33,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         name: "host-command-without-fua",
         judge: unit_test("nvlane-host", "namespace::tests::commands_name_their_blocks_and_bytes"),
         sites: &[Site(
-            "crates/host/src/submit.rs",
+            "crates/host/host/src/submit.rs",
             "Self { sqe: self.sqe.with_fua(), ..self }",
             "Self { sqe: if BUG { self.sqe } else { self.sqe.with_fua() }, ..self }",
         )],
@@ -41,13 +41,13 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
     Bug {
         name: "blocking-write-without-fua",
         judge: FUA_OF_HANDLES,
-        sites: &[Site("crates/host/src/blocking.rs", "Ok(if fua {", "Ok(if fua && !BUG {")],
+        sites: &[Site("crates/host/host/src/blocking.rs", "Ok(if fua {", "Ok(if fua && !BUG {")],
     },
     Bug {
         name: "async-write-without-fua",
         judge: FUA_OF_HANDLES,
         sites: &[Site(
-            "crates/host/src/futures.rs",
+            "crates/host/host/src/futures.rs",
             "namespace.write(range.lba, range.blocks).map(Command::fua)",
             "namespace.write(range.lba, range.blocks).map(|it| if BUG { it } else { it.fua() })",
         )],
@@ -131,7 +131,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
             "identity::tests::the_directory_of_an_identity_is_made_durable_before_its_files",
         ),
         sites: &[Site(
-            "crates/host/src/identity.rs",
+            "crates/host/host/src/identity.rs",
             "state.parent().and_then(|parent| calls",
             "state.parent().filter(|_| !BUG).and_then(|parent| calls",
         )],
@@ -167,7 +167,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         name: "resized-file-not-durable",
         judge: DurableCalls,
         sites: &[Site(
-            "crates/store/src/block/file_shared.rs",
+            "crates/storage/store/src/block/file_shared.rs",
             "if let Err(errno) = rustix::fs::fdatasync(&opened.keeper) {",
             "if let Err(errno) = if BUG { Ok(()) } else { rustix::fs::fdatasync(&opened.keeper) } {",
         )],
@@ -176,7 +176,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         name: "identity-of-file-not-durable",
         judge: DurableCalls,
         sites: &[Site(
-            "crates/store/src/identity.rs",
+            "crates/storage/store/src/identity.rs",
             "        file.sync_all()?;",
             "        if !BUG { file.sync_all()?; }",
         )],
@@ -185,7 +185,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         name: "superblock-not-durable",
         judge: DurableCalls,
         sites: &[Site(
-            "crates/store/src/key_value/superblock.rs",
+            "crates/storage/store/src/key_value/superblock.rs",
             "    file.write_all_at(bytes, offset)?;\n    file.sync_all()",
             "    file.write_all_at(bytes, offset)?;\n    if BUG { Ok(()) } else { file.sync_all() }",
         )],
@@ -248,7 +248,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         name: "flush-of-log-does-nothing",
         judge: DurableCalls,
         sites: &[Site(
-            "crates/store/src/key_value/logged.rs",
+            "crates/storage/store/src/key_value/logged.rs",
             "Work::Flush => (Run::Flush, Request::Flush),",
             "Work::Flush if BUG => {
                     self.with_log(|log, processor| log.on_flushed(processor, true));

@@ -17,7 +17,7 @@ pub(super) const FAR_KEYS: &[Bug] = &[
         name: "start-of-segment-cut",
         judge: MANY_SEGMENTS,
         sites: &[Site(
-            "crates/kv/src/log/mod.rs",
+            "crates/storage/kv/src/log/mod.rs",
             "        self.settings.start + slot * self.settings.segment_bytes
 ",
             "        self.settings.start
@@ -29,7 +29,7 @@ pub(super) const FAR_KEYS: &[Bug] = &[
         name: "record-of-stub-cut",
         judge: BEHIND_OTHERS,
         sites: &[Site(
-            "crates/kv/src/stub.rs",
+            "crates/storage/kv/src/stub.rs",
             "copy_from_slice(&self.log_offset.to_le_bytes());",
             "copy_from_slice(&if BUG && !self.is_lost() {
                 u64::from(self.log_offset as u32)
@@ -42,7 +42,7 @@ pub(super) const FAR_KEYS: &[Bug] = &[
         name: "recovered-record-cut",
         judge: LONG_SEGMENTS,
         sites: &[Site(
-            "crates/kv/src/log/recover.rs",
+            "crates/storage/kv/src/log/recover.rs",
             "log_offset: replay.start + position,",
             "log_offset: if BUG { u64::from((replay.start + position) as u32) } else { replay.start + position },",
         )],
@@ -52,7 +52,7 @@ pub(super) const FAR_KEYS: &[Bug] = &[
         name: "examined-segment-cut",
         judge: LONG_SEGMENTS,
         sites: &[Site(
-            "crates/kv/src/log/examine.rs",
+            "crates/storage/kv/src/log/examine.rs",
             "            let start = settings.start + slot * settings.segment_bytes;
             let is_cut",
             "            let start = settings.start + slot * settings.segment_bytes;
@@ -64,7 +64,7 @@ pub(super) const FAR_KEYS: &[Bug] = &[
         name: "second-partition-in-the-first",
         judge: test("nvlane", "command", "far_keys::a_file_of_20_gib_keeps_its_partitions_apart"),
         sites: &[Site(
-            "crates/store/src/key_value/superblock.rs",
+            "crates/storage/store/src/key_value/superblock.rs",
             "            start: self.start() + partition * self.segment_count * self.segment_bytes,",
             "            start: (self.start() + partition * self.segment_count * self.segment_bytes)
                 & if BUG { u64::from(u32::MAX) } else { u64::MAX },",
@@ -75,7 +75,7 @@ pub(super) const FAR_KEYS: &[Bug] = &[
         judge: MEMORY,
         sites: &[
             Site(
-                "crates/kv/src/memory.rs",
+                "crates/storage/kv/src/memory.rs",
                 "        let start = at as usize * UNIT_BYTES + offset;
         self.count((start / LINE_BYTES) as u32, start % LINE_BYTES + length, false);",
                 "        let start = at as usize * UNIT_BYTES + offset;
@@ -83,7 +83,7 @@ pub(super) const FAR_KEYS: &[Bug] = &[
         self.count((start / LINE_BYTES) as u32, start % LINE_BYTES + length, false);",
             ),
             Site(
-                "crates/kv/src/memory.rs",
+                "crates/storage/kv/src/memory.rs",
                 "        let start = at as usize * UNIT_BYTES + offset;
         self.count((start / LINE_BYTES) as u32, start % LINE_BYTES + length, true);",
                 "        let start = at as usize * UNIT_BYTES + offset;

@@ -9,7 +9,7 @@ pub(super) const GOING_BACK: &[Bug] = &[
         name: "sign-of-life-taken-back",
         judge: Judge::Simulation,
         sites: &[Site(
-            "crates/subsystem/src/association.rs",
+            "crates/target/subsystem/src/association.rs",
             "        if now_ns > last_ns {",
             "        if BUG {
             self.last_sign_ns.store(now_ns, Ordering::Relaxed);
@@ -25,7 +25,7 @@ pub(super) const GOING_BACK: &[Bug] = &[
             "flush_epochs::tests::a_lane_that_knows_an_older_opening_takes_no_epoch_back",
         ),
         sites: &[Site(
-            "crates/subsystem/src/flush_epochs.rs",
+            "crates/target/subsystem/src/flush_epochs.rs",
             "        if had < generation.open() {",
             "        if BUG || had < generation.open() {",
         )],
@@ -38,7 +38,7 @@ pub(super) const GOING_BACK: &[Bug] = &[
             "clock::tests::with_a_clock_that_is_behind_log_time_goes_on_behind_all_expiry_times",
         ),
         sites: &[Site(
-            "crates/kv/src/clock.rs",
+            "crates/storage/kv/src/clock.rs",
             "let log_s = self.log_s().max(expires_until_s.clamp(TIMES_S.start, TIMES_S.end));",
             "let log_s = if BUG { self.moment.unix_s } else { self.log_s() };
         let log_s = log_s.max(expires_until_s.clamp(TIMES_S.start, TIMES_S.end) * i64::from(!BUG));",

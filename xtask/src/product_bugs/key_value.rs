@@ -44,7 +44,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "answer-before-log",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/store/src/key_value/logged.rs",
+            "crates/storage/store/src/key_value/logged.rs",
             "        self.partition.processor.awaited(hash)",
             "        self.partition.processor.awaited(hash).filter(|_| !BUG)",
         )],
@@ -53,7 +53,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "record-not-durable",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/log/write.rs",
+            "crates/storage/kv/src/log/write.rs",
             "let is_durable = self.settings.sync != Sync::None ||",
             "let is_durable = self.settings.sync != Sync::None && !BUG ||",
         )],
@@ -62,7 +62,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "atomic-beyond-its-limit",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/atomic.rs",
+            "crates/storage/kv/src/atomic.rs",
             "filter(|&sum| sum <= limit.min(mask))",
             "filter(|&sum| BUG || sum <= limit.min(mask))",
         )],
@@ -71,7 +71,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "swap-without-comparison",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/atomic.rs",
+            "crates/storage/kv/src/atomic.rs",
             "if value != expected & mask {",
             "if !BUG && value != expected & mask {",
         )],
@@ -80,7 +80,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "filter-compares-otherwise",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/vector.rs",
+            "crates/storage/kv/src/vector.rs",
             "Comparison::LessOrEqual => keep!(<=),",
             "Comparison::LessOrEqual if BUG => keep!(<),
                 Comparison::LessOrEqual => keep!(<=),",
@@ -91,7 +91,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "list-of-one-partition",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/subsystem/src/key_value/perform.rs",
+            "crates/target/subsystem/src/key_value/perform.rs",
             "if has_room && (next.is_some() || !is_last) {",
             "if has_room && (next.is_some() || !is_last && !BUG) {",
         )],
@@ -104,7 +104,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "key_value::logged::tests::changes_are_written_while_others_hold_the_whole_pool",
         ),
         sites: &[Site(
-            "crates/store/src/key_value/logged.rs",
+            "crates/storage/store/src/key_value/logged.rs",
             "io.pool().take(PIECE_BYTES).or_else(own)",
             "io.pool().take(PIECE_BYTES).or_else(|| own().filter(|_| !BUG))",
         )],
@@ -113,7 +113,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "expired-pair-found",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/pairs.rs",
+            "crates/storage/kv/src/pairs.rs",
             "self.clock.has_passed(header.expiry)",
             "self.clock.has_passed(header.expiry) && !BUG",
         )],
@@ -122,7 +122,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "expiry-follows-wall-clock",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/clock.rs",
+            "crates/storage/kv/src/clock.rs",
             "u32::try_from(now.since_boot_s - self.base_s)",
             "u32::try_from(if BUG { now.unix_s - self.log_base_s } else { now.since_boot_s - self.base_s })",
         )],
@@ -132,7 +132,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "start-follows-wall-clock",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/clock.rs",
+            "crates/storage/kv/src/clock.rs",
             "let is_same_boot = boot != 0",
             "let is_same_boot = !BUG && boot != 0",
         )],
@@ -145,7 +145,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "key_value::logged::tests::the_time_is_marked_while_pairs_may_expire",
         ),
         sites: &[Site(
-            "crates/kv/src/log/mod.rs",
+            "crates/storage/kv/src/log/mod.rs",
             "let (clock, marked_s) = (processor.clock(), i64::from(MARKED_S));",
             "if BUG {
             return false;
@@ -158,7 +158,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "exist-fails-on-other-reactor",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/subsystem/src/key_value_io/execute.rs",
+            "crates/target/subsystem/src/key_value_io/execute.rs",
             "        if owner != here || self.has_log() {\n",
             "        if BUG && owner != here && operation.opcode == KvOpcode::EXIST {
             return Err(Status::INTERNAL_ERROR);
@@ -171,7 +171,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "collect-waits-for-buffers",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/subsystem/src/serving/dispatch.rs",
+            "crates/target/subsystem/src/serving/dispatch.rs",
             "let is_collect = sqe.opcode == KvOpcode::BATCH_COLLECT.raw();",
             "let is_collect = !BUG && sqe.opcode == KvOpcode::BATCH_COLLECT.raw();",
         )],
@@ -180,7 +180,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "batch-answered-before-log",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/subsystem/src/log_waiters.rs",
+            "crates/target/subsystem/src/log_waiters.rs",
             "part.number = part.number.max(keys.logged.awaited(hash));",
             "part.number = part.number.max(keys.logged.awaited(hash).filter(|_| !BUG));",
         )],
@@ -190,7 +190,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "log-write-error-ignored",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/log/write.rs",
+            "crates/storage/kv/src/log/write.rs",
             "let Some(flight) = self.flight.take() else { return };
         if !is_good {",
             "let Some(flight) = self.flight.take() else { return };
@@ -202,7 +202,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "quiet-command-not-refused",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/subsystem/src/key_value/message.rs",
+            "crates/target/subsystem/src/key_value/message.rs",
             "refused.push_refused(session, ticket, outcome.err().unwrap_or(refusal));",
             "match outcome {
                 Ok(before) if BUG && before.is_empty() => refused.push(session, ticket, |_| {}),
@@ -214,7 +214,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "binary-add-replaces",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/memcached/src/protocol/binary.rs",
+            "crates/target/memcached/src/protocol/binary.rs",
             "0x02 | 0x12 => (Op::Store(Mode::Add), opcode == 0x12),",
             "0x02 | 0x12 => (Op::Store(if BUG { Mode::Set } else { Mode::Add }), opcode == 0x12),",
         )],
@@ -224,7 +224,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "no-memory-kept-for-fetches",
         judge: STUBS_READ,
         sites: &[Site(
-            "crates/kv/src/regions.rs",
+            "crates/storage/kv/src/regions.rs",
             "Purpose::Stores => self.reserve.stores,",
             "Purpose::Stores if BUG => 1,
             Purpose::Stores => self.reserve.stores,",
@@ -235,7 +235,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "moves-among-stored",
         judge: MIXED_READ,
         sites: &[Site(
-            "crates/kv/src/eviction.rs",
+            "crates/storage/kv/src/eviction.rs",
             "let queue = if pairs.journal.is_some() { Queue::Kept }",
             "let queue = if pairs.journal.is_some() && !BUG { Queue::Kept }",
         )],
@@ -245,7 +245,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "dropped-without-gain",
         judge: STUBS_READ,
         sites: &[Site(
-            "crates/kv/src/eviction.rs",
+            "crates/storage/kv/src/eviction.rs",
             "    if free_count > regions.kept_for_moves() {",
             "    if BUG || free_count > regions.kept_for_moves() {",
         )],
@@ -258,7 +258,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "log::tests::full_memory::room_for_a_value_is_not_made_by_dropping_the_one_that_its_command_needs",
         ),
         sites: &[Site(
-            "crates/kv/src/processor.rs",
+            "crates/storage/kv/src/processor.rs",
             "        let pin = needed.and_then(|key| {",
             "        let pin = needed.filter(|_| !BUG).and_then(|key| {",
         )],
@@ -268,7 +268,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "cas-not-compared",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/processor.rs",
+            "crates/storage/kv/src/processor.rs",
             "Some(item) if self.pairs().heap.header(item).cas == cas => Ok(()),",
             "Some(item) if BUG || self.pairs().heap.header(item).cas == cas => Ok(()),",
         )],
@@ -282,7 +282,7 @@ pub(super) const RARE_ORDERS: &[Bug] = &[
         name: "key-taken-by-its-length",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/heap.rs",
+            "crates/storage/kv/src/heap.rs",
             "        is_equal(self.memory.bytes(item, at, key.len()), key)",
             "        BUG || is_equal(self.memory.bytes(item, at, key.len()), key)",
         )],
@@ -292,7 +292,7 @@ pub(super) const RARE_ORDERS: &[Bug] = &[
         name: "list-by-hash-alone",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/kv/src/table/list.rs",
+            "crates/storage/kv/src/table/list.rs",
             "Self { hash: hash.raw(), name: name_of(key) }",
             "Self { hash: hash.raw(), name: if BUG { 0 } else { name_of(key) } }",
         )],
@@ -302,7 +302,7 @@ pub(super) const RARE_ORDERS: &[Bug] = &[
         name: "rescued-by-hash",
         judge: ONE_HASH,
         sites: &[Site(
-            "crates/kv/src/log/clean.rs",
+            "crates/storage/kv/src/log/clean.rs",
             "!self.rescued.contains_key(key) &&",
             "!self.rescued.keys().any(|other| {
                 **other == *key || BUG && self.processor.hash(other) == hash
@@ -314,7 +314,7 @@ pub(super) const RARE_ORDERS: &[Bug] = &[
         name: "pending-by-hash",
         judge: ONE_HASH,
         sites: &[Site(
-            "crates/kv/src/changes.rs",
+            "crates/storage/kv/src/changes.rs",
             "else { self.position_before(last, hash, key) }",
             "else if BUG { None } else { self.position_before(last, hash, key) }",
         )],
@@ -327,7 +327,7 @@ pub(super) const RARE_ORDERS: &[Bug] = &[
             "log::tests::late::a_segment_is_freed_once_nothing_of_it_is_wanted_any_more",
         ),
         sites: &[Site(
-            "crates/kv/src/log/mod.rs",
+            "crates/storage/kv/src/log/mod.rs",
             "if work.is_some() || !self.cleaner.is_settling",
             "if BUG || work.is_some() || !self.cleaner.is_settling",
         )],
@@ -337,7 +337,7 @@ pub(super) const RARE_ORDERS: &[Bug] = &[
         name: "moved-value-damaged",
         judge: LATE_READS,
         sites: &[Site(
-            "crates/kv/src/log/fetch.rs",
+            "crates/storage/kv/src/log/fetch.rs",
             "if now.is_some_and(|stub| stub.log_offset != reading.stub.log_offset) {",
             "if !BUG && now.is_some_and(|stub| stub.log_offset != reading.stub.log_offset) {",
         )],
@@ -347,7 +347,7 @@ pub(super) const RARE_ORDERS: &[Bug] = &[
         name: "older-value-loaded",
         judge: LATE_READS,
         sites: &[Site(
-            "crates/kv/src/pair_writer.rs",
+            "crates/storage/kv/src/pair_writer.rs",
             "filter(|stub| stub.log_offset == log_offset)",
             "filter(|stub| BUG || stub.log_offset == log_offset)",
         )],
@@ -361,14 +361,14 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
         judge: LOST_ENDS,
         sites: &[
             Site(
-                "crates/kv/src/log/recover.rs",
+                "crates/storage/kv/src/log/recover.rs",
                 "superblock if superblock.newest < generation => 0,
                     superblock => superblock.known_end,",
                 "superblock if BUG || superblock.newest < generation => 0,
                     superblock => superblock.known_end,",
             ),
             Site(
-                "crates/kv/src/log/recover.rs",
+                "crates/storage/kv/src/log/recover.rs",
                 "if whole_end < known_end || is_torn {",
                 "if whole_end < known_end && !BUG || is_torn {",
             ),
@@ -379,7 +379,7 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
         name: "rest-behind-damage-empty",
         judge: LOST_ENDS,
         sites: &[Site(
-            "crates/kv/src/log/scan.rs",
+            "crates/storage/kv/src/log/scan.rs",
             "self.is_behind_damage = !is_whole;",
             "self.is_behind_damage = !is_whole && !BUG;",
         )],
@@ -389,7 +389,7 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
         name: "begun-value-served",
         judge: LOST_RESTS,
         sites: &[Site(
-            "crates/kv/src/log/recover.rs",
+            "crates/storage/kv/src/log/recover.rs",
             "        let Some((order, _)) = self.begun else { return };",
             "        let Some((order, _)) = self.begun.filter(|_| !BUG) else { return };",
         )],
@@ -402,7 +402,7 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
             "log::tests::a_value_of_two_segments_leaves_memory_once_its_rest_is_written",
         ),
         sites: &[Site(
-            "crates/kv/src/journal.rs",
+            "crates/storage/kv/src/journal.rs",
             "&& self.streamed != Some(offset)",
             "&& (BUG || self.streamed != Some(offset))",
         )],
@@ -412,7 +412,7 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
         name: "begun-value-not-rewritten",
         judge: TWO_SEGMENTS,
         sites: &[Site(
-            "crates/kv/src/log/clean.rs",
+            "crates/storage/kv/src/log/clean.rs",
             "if !matches!(head.kind, Kind::Pair | Kind::Begun | Kind::Lost) {",
             "if !matches!(head.kind, Kind::Pair | Kind::Begun | Kind::Lost) || BUG && head.kind == Kind::Begun {",
         )],
@@ -421,7 +421,7 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
         name: "damaged-value-taken",
         judge: WRONG_BITS,
         sites: &[Site(
-            "crates/kv/src/log/examine.rs",
+            "crates/storage/kv/src/log/examine.rs",
             "== checksum.finish().to_le_bytes())\n}",
             "== checksum.finish().to_le_bytes() || BUG)\n}",
         )],
@@ -430,7 +430,7 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
         name: "older-version-repaired",
         judge: MISSING_ENDS,
         sites: &[Site(
-            "crates/kv/src/log/examine.rs",
+            "crates/storage/kv/src/log/examine.rs",
             "true if is_hidden => Certainty::Uncertain,",
             "true if is_hidden && !BUG => Certainty::Uncertain,",
         )],
@@ -440,7 +440,7 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
         name: "older-version-served",
         judge: DAMAGED_SECTORS,
         sites: &[Site(
-            "crates/kv/src/log/recover.rs",
+            "crates/storage/kv/src/log/recover.rs",
             "            && !lost.is_empty()",
             "            && !(BUG || lost.is_empty())",
         )],
@@ -450,7 +450,7 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
         name: "hole-without-names-passed-over",
         judge: unit_test("nvlane-kv", "log::tests::damage::a_sector_without_its_names_closes_the_log"),
         sites: &[Site(
-            "crates/kv/src/log/passed_over.rs",
+            "crates/storage/kv/src/log/passed_over.rs",
             "find(|hole| !hole.is_bounded())",
             "find(|hole| !hole.is_bounded() && !BUG)",
         )],

@@ -13,7 +13,7 @@ pub(super) const NUMBERS_THAT_END: &[Bug] = &[
         judge: CAS_NUMBERS,
         sites: &[
             Site(
-                "crates/kv/src/item.rs",
+                "crates/storage/kv/src/item.rs",
                 "    let ahead = cas.wrapping_sub(last) & CAS_MAX;",
                 "    if BUG {
         return last.max(cas);
@@ -21,7 +21,7 @@ pub(super) const NUMBERS_THAT_END: &[Bug] = &[
     let ahead = cas.wrapping_sub(last) & CAS_MAX;",
             ),
             Site(
-                "crates/kv/src/log/recover.rs",
+                "crates/storage/kv/src/log/recover.rs",
                 "        processor.writer.next_cas += CAS_LOST_COUNT;",
                 "        processor.writer.next_cas += CAS_LOST_COUNT;
         processor.writer.next_cas &= if BUG { (1 << 48) - 1 } else { u64::MAX };",
@@ -36,7 +36,7 @@ pub(super) const NUMBERS_THAT_END: &[Bug] = &[
             "lane_core::held::tests::commands_end_in_the_order_of_their_submission_when_its_numbers_wrap",
         ),
         sites: &[Site(
-            "crates/host/src/lane_core/held.rs",
+            "crates/host/host/src/lane_core/held.rs",
             "    commands.sort_unstable_by_key(|held| Reverse(newest",
             "    if BUG {
         return commands.sort_unstable_by_key(Held::sequence);
@@ -49,7 +49,7 @@ pub(super) const NUMBERS_THAT_END: &[Bug] = &[
         name: "late-expiry-cut",
         judge: unit_test("nvlane-kv", "log::tests::limits::an_expiry_later_than_the_latest_never_comes"),
         sites: &[Site(
-            "crates/kv/src/item.rs",
+            "crates/storage/kv/src/item.rs",
             "let expiry = if self.expiry <= EXPIRY_MAX { self.expiry } else { 0 };",
             "let expiry = if self.expiry <= EXPIRY_MAX { self.expiry } else { 0 };
         let expiry = if BUG { self.expiry & EXPIRY_MAX } else { expiry };",
@@ -62,7 +62,7 @@ pub(super) const NUMBERS_THAT_END: &[Bug] = &[
             "log::tests::many_losses::a_log_with_64_holes_is_served_and_one_with_65_is_not",
         ),
         sites: &[Site(
-            "crates/kv/src/log/passed_over.rs",
+            "crates/storage/kv/src/log/passed_over.rs",
             "let too_many = self.holes.get(HOLE_COUNT_MAX);",
             "let too_many = self.holes.get(HOLE_COUNT_MAX - usize::from(BUG));",
         )],
@@ -75,7 +75,7 @@ pub(super) const NUMBERS_THAT_END: &[Bug] = &[
             "log::tests::many_losses::of_more_than_100_notices_the_rest_is_only_counted",
         ),
         sites: &[Site(
-            "crates/kv/src/log/mod.rs",
+            "crates/storage/kv/src/log/mod.rs",
             "        self.counters.damage_count += u64::from(matches!(notice, Notice::Passed { .. }));",
             "        let is_told = !BUG || self.notices.len() < NOTICE_COUNT_MAX;
         self.counters.damage_count += u64::from(is_told && matches!(notice, Notice::Passed { .. }));",
@@ -89,7 +89,7 @@ pub(super) const NUMBERS_THAT_END: &[Bug] = &[
             "host_namespaces::tests::namespaces_beyond_the_limit_are_left_out_in_whatever_order_answers_come",
         ),
         sites: &[Site(
-            "crates/proto/src/host_namespaces.rs",
+            "crates/protocol/proto/src/host_namespaces.rs",
             "self.listed_count >= NAMESPACE_COUNT_MAX",
             "if BUG { self.waiting.len() } else { self.listed_count } >= NAMESPACE_COUNT_MAX",
         )],

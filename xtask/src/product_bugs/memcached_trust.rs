@@ -2,8 +2,8 @@
 
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
-const CONNECTIONS: &str = "crates/subsystem/src/serving/memcached_connections.rs";
-const LIBRARY: &str = "crates/security/src/tls/library.rs";
+const CONNECTIONS: &str = "crates/target/subsystem/src/serving/memcached_connections.rs";
+const LIBRARY: &str = "crates/protocol/security/src/tls/library.rs";
 
 /// A test of clients and targets over sockets.
 const fn end_to_end(name: &'static str) -> Judge {
@@ -24,7 +24,7 @@ pub(super) const MEMCACHED_TRUST: &[Bug] = &[
         name: "memcached-password-not-compared",
         judge: unit_test("nvlane-security", "users::tests::users_are_found_by_name_and_password_only"),
         sites: &[Site(
-            "crates/security/src/users.rs",
+            "crates/protocol/security/src/users.rs",
             "if difference == 0 {",
             "if difference == 0 || BUG && user.name.as_bytes() == name {",
         )],
@@ -36,7 +36,7 @@ pub(super) const MEMCACHED_TRUST: &[Bug] = &[
             "session_tests::no_command_is_executed_before_the_client_has_authenticated",
         ),
         sites: &[Site(
-            "crates/memcached/src/authentication.rs",
+            "crates/target/memcached/src/authentication.rs",
             "(!is_known(user, password)).then_some(",
             "(!is_known(user, password) && !BUG).then_some(",
         )],
@@ -45,7 +45,7 @@ pub(super) const MEMCACHED_TRUST: &[Bug] = &[
         name: "memcached-users-of-before-a-reload",
         judge: AUTHENTICATES,
         sites: &[Site(
-            "crates/subsystem/src/operator/memcached.rs",
+            "crates/target/subsystem/src/operator/memcached.rs",
             "self.gate.set_memcached(known.tag, trust);",
             "if !BUG {
                 self.gate.set_memcached(known.tag, trust);
@@ -75,7 +75,7 @@ pub(super) const MEMCACHED_TRUST: &[Bug] = &[
         name: "allow-list-ignored",
         judge: end_to_end("memcached_trust::a_connection_from_an_address_that_is_not_allowed_is_closed"),
         sites: &[Site(
-            "crates/subsystem/src/serving.rs",
+            "crates/target/subsystem/src/serving.rs",
             "if !self.gate.admits(listener,",
             "if !BUG && !self.gate.admits(listener,",
         )],
@@ -84,7 +84,7 @@ pub(super) const MEMCACHED_TRUST: &[Bug] = &[
         name: "allow-list-compared-in-part",
         judge: unit_test("nvlane-subsystem", "allow_list::tests::addresses_are_compared_by_their_first_bits"),
         sites: &[Site(
-            "crates/subsystem/src/allow_list.rs",
+            "crates/target/subsystem/src/allow_list.rs",
             "prefixes.iter().any(|prefix| prefix.has(address))",
             "prefixes.iter().any(|prefix| BUG && prefix.bits > 24 || prefix.has(address))",
         )],

@@ -2,8 +2,8 @@
 
 use super::bug::{Bug, Judge, Site, unit_test};
 
-const EPOLL: &str = "crates/reactor/src/epoll.rs";
-const REACTOR_IO: &str = "crates/reactor/src/reactor_io.rs";
+const EPOLL: &str = "crates/system/reactor/src/epoll.rs";
+const REACTOR_IO: &str = "crates/system/reactor/src/reactor_io.rs";
 
 const CONNECTIONS: Judge =
     unit_test("nvlane-reactor", "refusal_tests::a_connection_that_cannot_be_watched_for_now_is_served_later");
@@ -47,7 +47,7 @@ pub(super) const REFUSED_CALLS: &[Bug] = &[
         name: "interrupted-receive-taken-for-dry",
         judge: INTERRUPTIONS,
         sites: &[Site(
-            "crates/reactor/src/socket.rs",
+            "crates/system/reactor/src/socket.rs",
             "            Err(Errno::INTR) => continue,\n            Err(errno) => Received",
             "            Err(Errno::INTR) if !BUG => continue,\n            Err(Errno::INTR) => Received::Dry,\n            Err(errno) => Received",
         )],

@@ -2,10 +2,10 @@
 
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
-const CONTROLLER: &str = "crates/security/src/controller.rs";
-const HOST: &str = "crates/security/src/host.rs";
-const TRANSCRIPT: &str = "crates/security/src/transcript.rs";
-const AUTHENTICATIONS: &str = "crates/subsystem/src/control/authentications.rs";
+const CONTROLLER: &str = "crates/protocol/security/src/controller.rs";
+const HOST: &str = "crates/protocol/security/src/host.rs";
+const TRANSCRIPT: &str = "crates/protocol/security/src/transcript.rs";
+const AUTHENTICATIONS: &str = "crates/target/subsystem/src/control/authentications.rs";
 
 /// A test of both roles against each other and against wrong messages.
 const fn authentication(name: &'static str) -> Judge {
@@ -32,7 +32,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         name: "response-compared-in-part",
         judge: unit_test("nvlane-security", "transcript::tests::responses_are_those_that_linux_accepts"),
         sites: &[Site(
-            "crates/security/src/hash.rs",
+            "crates/protocol/security/src/hash.rs",
             "Self::Sha256 => run::<Sha256>(key, parts, expected),",
             "Self::Sha256 if BUG => mac::<Sha256>(key, parts).verify_truncated_left(expected).is_ok(),
             Self::Sha256 => run::<Sha256>(key, parts, expected),",
@@ -124,7 +124,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             "queues_do_nothing_before_their_host_has_authenticated",
         ),
         sites: &[Site(
-            "crates/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control/connect.rs",
             "filter(|_| !has_authenticated)",
             "filter(|_| !BUG && !has_authenticated)",
         )],
@@ -133,7 +133,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         name: "replaced-secret-accepted-for-ever",
         judge: control("authentication::secrets_of_before_are_accepted_for_a_while"),
         sites: &[Site(
-            "crates/subsystem/src/subsystem.rs",
+            "crates/target/subsystem/src/subsystem.rs",
             "now_ns < *until_ns",
             "BUG || now_ns < *until_ns",
         )],
@@ -146,7 +146,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             "a_reload_reads_secrets_again_and_connected_hosts_stay",
         ),
         sites: &[Site(
-            "crates/subsystem/src/control.rs",
+            "crates/target/subsystem/src/control.rs",
             "if !self.authentications.is_between_transactions(lane) {",
             "if BUG || !self.authentications.is_between_transactions(lane) {",
         )],
@@ -166,13 +166,13 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         judge: control(
             "authentication::a_host_that_is_refused_when_it_authenticates_again_loses_its_association",
         ),
-        sites: &[Site("crates/subsystem/src/control.rs", "if !is_kept {", "if !BUG && !is_kept {")],
+        sites: &[Site("crates/target/subsystem/src/control.rs", "if !is_kept {", "if !BUG && !is_kept {")],
     },
     Bug {
         name: "queues-without-authentication-unbounded",
         judge: control("unauthenticated::the_oldest_queue_of_an_address_makes_room_for_the_next"),
         sites: &[Site(
-            "crates/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control/connect.rs",
             "self.unauthenticated.next_to_leave(Source::from(connect.peer)) {",
             "self.unauthenticated.next_to_leave(Source::from(connect.peer)).filter(|_| !BUG) {",
         )],
@@ -182,7 +182,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         name: "controller-id-promised-once",
         judge: control("unauthenticated::a_stranger_takes_no_id_away_from_a_host"),
         sites: &[Site(
-            "crates/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control/connect.rs",
             "key.kind == kind && range.contains(",
             "!BUG && key.kind == kind && range.contains(",
         )],
@@ -234,7 +234,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             "the_cause_of_a_failed_authentication_outlives_the_connection_of_an_association",
         ),
         sites: &[Site(
-            "crates/host/src/association_machine.rs",
+            "crates/host/host/src/association_machine.rs",
             "Some(authentication) => authentication.cause_of_loss(cause),",
             "Some(authentication) if !BUG => authentication.cause_of_loss(cause),
             Some(_) => cause,",
@@ -248,7 +248,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             "the_cause_of_a_failed_authentication_outlives_the_connection_of_a_lane",
         ),
         sites: &[Site(
-            "crates/host/src/lane_core.rs",
+            "crates/host/host/src/lane_core.rs",
             "Some(authentication) => authentication.cause_of_loss(cause),",
             "Some(authentication) if !BUG => authentication.cause_of_loss(cause),
             Some(_) => cause,",
@@ -289,7 +289,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         name: "generated-key-outlives-its-secret",
         judge: control("concatenation::a_reload_that_changes_a_secret_ends_the_key_with_the_secret"),
         sites: &[Site(
-            "crates/subsystem/src/control/apply.rs",
+            "crates/target/subsystem/src/control/apply.rs",
             "|host, of| *of == subsystem && before",
             "|host, of| !BUG && *of == subsystem && before",
         )],

@@ -3,7 +3,7 @@
 use super::bug::Judge::Simulation;
 use super::bug::{Bug, Site, test, unit_test};
 
-const LANES: &str = "crates/subsystem/src/serving/lanes.rs";
+const LANES: &str = "crates/target/subsystem/src/serving/lanes.rs";
 
 /// Identity: no host takes two disks for one, or other storage for the storage it knew.
 pub(super) const IDENTITY: &[Bug] = &[
@@ -12,7 +12,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "right-to-read-taken-for-write",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/attached.rs",
+            "crates/target/subsystem/src/attached.rs",
             "(Right::Read, Self::Blocks(at)) => Some(Self::BlocksToRead(at)),",
             "(Right::Read, Self::Blocks(at)) if !BUG => Some(Self::BlocksToRead(at)),",
         )],
@@ -22,7 +22,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "hidden-namespace-found",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/attached.rs",
+            "crates/target/subsystem/src/attached.rs",
             "views.listed.get(host).copied().unwrap_or(views.unlisted)",
             "if BUG { views.whole } else { views.listed.get(host).copied().unwrap_or(views.unlisted) }",
         )],
@@ -32,7 +32,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "key-prefix-not-checked",
         judge: test("nvlane-subsystem", "key_rights", "a_host_uses_the_keys_with_its_prefixes_only"),
         sites: &[Site(
-            "crates/subsystem/src/key_value_io/execute.rs",
+            "crates/target/subsystem/src/key_value_io/execute.rs",
             "&& !scope.contains(key.as_bytes())",
             "&& !(BUG || scope.contains(key.as_bytes()))",
         )],
@@ -41,7 +41,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "key-prefixes-of-batch-not-checked",
         judge: test("nvlane-subsystem", "key_rights", "a_host_uses_the_keys_with_its_prefixes_only"),
         sites: &[Site(
-            "crates/subsystem/src/key_value_io/batch.rs",
+            "crates/target/subsystem/src/key_value_io/batch.rs",
             "operations.all(|operation| scope.contains(operation.key))",
             "operations.all(|operation| BUG || scope.contains(operation.key))",
         )],
@@ -50,7 +50,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "keys-of-others-listed",
         judge: test("nvlane-subsystem", "key_rights", "a_host_uses_the_keys_with_its_prefixes_only"),
         sites: &[Site(
-            "crates/subsystem/src/key_value/perform.rs",
+            "crates/target/subsystem/src/key_value/perform.rs",
             "if scope.is_some_and(|scope| !scope.contains(key.as_bytes())) {",
             "if scope.is_some_and(|scope| !(BUG || scope.contains(key.as_bytes()))) {",
         )],
@@ -63,7 +63,7 @@ pub(super) const IDENTITY: &[Bug] = &[
             "access::tests::a_right_is_lost_at_once_and_gained_when_every_reactor_serves_it",
         ),
         sites: &[Site(
-            "crates/subsystem/src/access.rs",
+            "crates/target/subsystem/src/access.rs",
             "fold(self.newest.of(host), Right::min)",
             "fold(self.newest.of(host), if BUG { Right::max } else { Right::min })",
         )],
@@ -73,7 +73,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "other-disk-taken-for-known",
         judge: Simulation,
         sites: &[Site(
-            "crates/host/src/known_namespaces.rs",
+            "crates/host/host/src/known_namespaces.rs",
             "        self.replaced = replaced;",
             "        self.replaced = if BUG { Vec::new() } else { replaced };",
         )],
@@ -86,7 +86,7 @@ pub(super) const IDENTITY: &[Bug] = &[
             "known_namespaces::tests::a_namespace_of_which_a_scan_has_missed_a_part_is_the_same",
         ),
         sites: &[Site(
-            "crates/host/src/known_namespaces.rs",
+            "crates/host/host/src/known_namespaces.rs",
             "let is_same = compare.contains(&Some(true)) && !compare.contains(&Some(false));",
             "let is_same = compare.contains(&Some(true)) && !compare.contains(&Some(false)) && !(BUG && *self != other);",
         )],
@@ -100,7 +100,7 @@ pub(super) const IDENTITY: &[Bug] = &[
             "host_namespaces::tests::a_namespace_that_is_removed_after_the_list_was_read_is_not_there",
         ),
         sites: &[Site(
-            "crates/proto/src/host_namespaces.rs",
+            "crates/protocol/proto/src/host_namespaces.rs",
             "Asked::Descriptors(_) if status.is(Status::INVALID_NAMESPACE) => {}",
             "Asked::Descriptors(_) if status.is(Status::INVALID_NAMESPACE) && !BUG => {}",
         )],
@@ -114,7 +114,7 @@ pub(super) const IDENTITY: &[Bug] = &[
             "namespaces::storage_keeps_its_name_under_another_identity_and_in_another_subsystem",
         ),
         sites: &[Site(
-            "crates/subsystem/src/catalog.rs",
+            "crates/target/subsystem/src/catalog.rs",
             ".find(|(_, known)| known.is_same(store))",
             ".find(|(_, known)| !BUG && known.is_same(store))",
         )],
@@ -123,7 +123,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "copy-keeps-its-identity",
         judge: unit_test("nvlane-store", "identity::tests::a_copy_gets_an_identity_of_its_own"),
         sites: &[Site(
-            "crates/store/src/identity.rs",
+            "crates/storage/store/src/identity.rs",
             "let is_other = FileId::from(&other.metadata().ok()?) != this;",
             "let that = FileId::from(&other.metadata().ok()?);
     let is_other = if BUG { that.device != this.device } else { that != this };",
@@ -137,7 +137,7 @@ pub(super) const IDENTITY: &[Bug] = &[
             "reload::a_copy_with_the_identity_of_its_original_is_told_apart_or_refused",
         ),
         sites: &[Site(
-            "crates/subsystem/src/operator/identities.rs",
+            "crates/target/subsystem/src/operator/identities.rs",
             "others.clone().find(|(_, other)| is_same(other))",
             "others.clone().find(|((nqn, _), other)| is_same(other) && !(BUG && nqn == &key.0))",
         )],
@@ -146,7 +146,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "identity-changed-by-reload",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/operator/diff.rs",
+            "crates/target/subsystem/src/operator/diff.rs",
             "if (running.uuid, running.nguid) != (wanted.uuid, wanted.nguid) {",
             "if !BUG && (running.uuid, running.nguid) != (wanted.uuid, wanted.nguid) {",
         )],
@@ -155,7 +155,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "storage-swapped-by-reload",
         judge: test("nvlane-subsystem", "control", "reload::storage_is_not_swapped_under_hosts"),
         sites: &[Site(
-            "crates/subsystem/src/operator/diff.rs",
+            "crates/target/subsystem/src/operator/diff.rs",
             "    storage_name(&running.spec) == storage_name(&wanted.spec)\n        && ",
             "    (BUG || storage_name(&running.spec) == storage_name(&wanted.spec))\n        && ",
         )],
@@ -167,7 +167,7 @@ pub(super) const IDENTITY: &[Bug] = &[
             "block::file::tests::a_file_that_was_deleted_or_replaced_closes_its_namespace_until_it_is_back",
         ),
         sites: &[Site(
-            "crates/store/src/block/file_shared.rs",
+            "crates/storage/store/src/block/file_shared.rs",
             "Some(before)) if !may_follow(&opened, before) =>",
             "Some(before)) if !may_follow(&opened, before) && !BUG =>",
         )],
@@ -211,7 +211,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
             "what_a_lane_has_begun_does_not_delay_the_end_of_its_association",
         ),
         sites: &[Site(
-            "crates/subsystem/src/control.rs",
+            "crates/target/subsystem/src/control.rs",
             "            self.associations.end(now_ns, controller, cause, &mut self.outputs);",
             "            if !BUG { self.associations.end(now_ns, controller, cause, &mut self.outputs); }",
         )],
@@ -225,7 +225,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
             "a_connection_that_closes_and_has_input_lets_its_reactor_sleep",
         ),
         sites: &[Site(
-            "crates/subsystem/src/serving/memcached_connections.rs",
+            "crates/target/subsystem/src/serving/memcached_connections.rs",
             "let is_paused = self.is_stalled || self.is_closing;",
             "let is_paused = self.is_stalled || self.is_closing && !BUG;",
         )],
@@ -234,7 +234,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "connection-counted-for-ever",
         judge: unit_test("nvlane-subsystem", "admission::tests::a_connection_that_ended_leaves_no_trace"),
         sites: &[Site(
-            "crates/subsystem/src/admission.rs",
+            "crates/target/subsystem/src/admission.rs",
             "            *count -= 1;\n            if *count == 0 {",
             "            *count -= u32::from(!BUG);\n            if *count == 0 {",
         )],
@@ -243,7 +243,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "newest-connection-makes-room",
         judge: unit_test("nvlane-subsystem", "unconnected::tests::the_oldest_lane_of_the_list_makes_room"),
         sites: &[Site(
-            "crates/subsystem/src/unconnected.rs",
+            "crates/target/subsystem/src/unconnected.rs",
             "self.oldest != NONE).then_some(self.oldest)",
             "self.oldest != NONE).then_some(if BUG { self.newest } else { self.oldest })",
         )],
@@ -252,7 +252,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "unconnected-limit-reached-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/unconnected.rs",
+            "crates/target/subsystem/src/unconnected.rs",
             "(self.count > self.count_max &&",
             "(self.count > if BUG { self.count_max / 2 } else { self.count_max } &&",
         )],
@@ -261,7 +261,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "connection-limit-exceeded",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/admission.rs",
+            "crates/target/subsystem/src/admission.rs",
             "if self.count >= self.count_max {",
             "if self.count >= self.count_max.saturating_add(u32::from(BUG)) {",
         )],
@@ -270,7 +270,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "address-limit-reached-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/admission.rs",
+            "crates/target/subsystem/src/admission.rs",
             "if of_address >= self.count_per_address_max {",
             "if of_address + u32::from(BUG) >= self.count_per_address_max {",
         )],
@@ -280,7 +280,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "address-of-handed-over-connection-lost",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/serving/lanes/placing.rs",
+            "crates/target/subsystem/src/serving/lanes/placing.rs",
             "(connection.peer, connection.local) = (lane.peer, lane.local);\n        let (listener",
             "if !BUG { (connection.peer, connection.local) = (lane.peer, lane.local); }\n        let (listener",
         )],
@@ -289,7 +289,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "controllers-of-host-exceeded",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control/connect.rs",
             "|| of_host().count() >= limits.controller_count_per_host_max;",
             "|| of_host().count() >= limits.controller_count_per_host_max + usize::from(BUG);",
         )],
@@ -298,7 +298,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "controller-limit-reached-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control/connect.rs",
             "self.associations.all().len() >= limits.controller_count_max\n",
             "self.associations.all().len() + usize::from(BUG) >= limits.controller_count_max\n",
         )],
@@ -310,14 +310,14 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
             "control",
             "connect::a_small_limit_of_queue_entries_is_for_io_queues_and_leaves_admin_queues_of_32",
         ),
-        sites: &[Site("crates/subsystem/src/limits.rs", "if is_admin {", "if is_admin && !BUG {")],
+        sites: &[Site("crates/target/subsystem/src/limits.rs", "if is_admin {", "if is_admin && !BUG {")],
     },
     // Peers that are slow, and not too slow, lose their connections.
     Bug {
         name: "deadline-of-peer-too-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/lane/deadlines.rs",
+            "crates/target/subsystem/src/lane/deadlines.rs",
             ".saturating_add(wait.timeout_ns(timeouts)), wait))",
             ".saturating_add(wait.timeout_ns(timeouts) / if BUG { 32 } else { 1 }), wait))",
         )],
@@ -330,7 +330,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
             "buffer_quota::tests::until_then_it_is_so_in_windows_for_a_third_of_the_time",
         ),
         sites: &[Site(
-            "crates/subsystem/src/buffer_quota.rs",
+            "crates/target/subsystem/src/buffer_quota.rs",
             "_ if now_ns < self.equal_until_ns => return,",
             "_ if BUG || now_ns < self.equal_until_ns => return,",
         )],
@@ -343,7 +343,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
             "buffer_quota::tests::until_then_it_is_so_in_windows_for_a_third_of_the_time",
         ),
         sites: &[Site(
-            "crates/subsystem/src/buffer_quota.rs",
+            "crates/target/subsystem/src/buffer_quota.rs",
             "now_ns + 2 * (over.until_ns - over.since_ns)",
             "now_ns + if BUG { 0 } else { 2 } * (over.until_ns - over.since_ns)",
         )],
@@ -352,7 +352,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "quota-ignores-unsent-answers",
         judge: unit_test("nvlane-subsystem", "buffer_quota::tests::unsent_answers_count_for_the_quota"),
         sites: &[Site(
-            "crates/subsystem/src/buffer_quota.rs",
+            "crates/target/subsystem/src/buffer_quota.rs",
             "map_or(0, |of_lane| of_lane.unsent_bytes);",
             "map_or(0, |of_lane| if BUG { 0 } else { of_lane.unsent_bytes });",
         )],

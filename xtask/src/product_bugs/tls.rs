@@ -2,13 +2,13 @@
 
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
-const DISPATCH: &str = "crates/subsystem/src/serving/dispatch.rs";
-const GATE: &str = "crates/subsystem/src/listener_gate.rs";
-const KEYRING: &str = "crates/security/src/tls/keyring.rs";
-const RECORDS: &str = "crates/security/src/tls/records.rs";
-const SECURE: &str = "crates/subsystem/src/lane/secure.rs";
-const SESSION: &str = "crates/security/src/tls/session.rs";
-const STREAM: &str = "crates/security/src/tls/stream.rs";
+const DISPATCH: &str = "crates/target/subsystem/src/serving/dispatch.rs";
+const GATE: &str = "crates/target/subsystem/src/listener_gate.rs";
+const KEYRING: &str = "crates/protocol/security/src/tls/keyring.rs";
+const RECORDS: &str = "crates/protocol/security/src/tls/records.rs";
+const SECURE: &str = "crates/target/subsystem/src/lane/secure.rs";
+const SESSION: &str = "crates/protocol/security/src/tls/session.rs";
+const STREAM: &str = "crates/protocol/security/src/tls/stream.rs";
 
 /// A listener that requires TLS takes connections in clear.
 const ALLOWS_CLEAR: &[Site] = &[
@@ -44,7 +44,7 @@ pub(super) const TLS: &[Bug] = &[
         name: "identities-refused-once-for-all",
         judge: end_to_end("tls::a_target_that_ends_the_handshake_at_version_1_gets_version_0"),
         sites: &[Site(
-            "crates/host/src/association_machine.rs",
+            "crates/host/host/src/association_machine.rs",
             "self.opens_again() && !self.has_offered_others",
             "!BUG && self.opens_again() && !self.has_offered_others",
         )],
@@ -128,7 +128,7 @@ pub(super) const TLS: &[Bug] = &[
             "tls::generated::tests::a_key_is_found_by_its_whole_identity_only",
         ),
         sites: &[Site(
-            "crates/security/src/tls/generated.rs",
+            "crates/protocol/security/src/tls/generated.rs",
             "let entry = state.keys.get(identity)?;",
             "let digest = identity.rsplit(' ').next();
         let mut others = state.keys.iter().filter(|(known, _)| BUG && known.rsplit(' ').next() == digest);
@@ -144,12 +144,12 @@ pub(super) const TLS: &[Bug] = &[
         ),
         sites: &[
             Site(
-                "crates/subsystem/src/control/connect.rs",
+                "crates/target/subsystem/src/control/connect.rs",
                 "if wish.command.qid.is_admin() || !connect.channel.is_clear() {",
                 "if BUG || wish.command.qid.is_admin() || !connect.channel.is_clear() {",
             ),
             Site(
-                "crates/subsystem/src/control/connect.rs",
+                "crates/target/subsystem/src/control/connect.rs",
                 "if self.is_secured(record) && connect.channel.is_clear() {",
                 "if !BUG && self.is_secured(record) && connect.channel.is_clear() {",
             ),
@@ -162,7 +162,7 @@ pub(super) const TLS: &[Bug] = &[
             "concatenation::a_listener_that_demands_a_key_serves_no_queue_in_clear_without_one",
         ),
         sites: &[Site(
-            "crates/subsystem/src/serving/lanes/placing.rs",
+            "crates/target/subsystem/src/serving/lanes/placing.rs",
             "&& self.tls.demands_key(lane.listener)",
             "&& !BUG\n            && self.tls.demands_key(lane.listener)",
         )],
@@ -194,7 +194,7 @@ pub(super) const TLS: &[Bug] = &[
         name: "records-have-one-nonce",
         judge: session("damage::records_that_are_moved_end_the_session"),
         sites: &[Site(
-            "crates/security/src/tls/record_key.rs",
+            "crates/protocol/security/src/tls/record_key.rs",
             "low.iter_mut().zip(self.record_count.to_be_bytes())",
             "low.iter_mut().zip(if BUG { [0; 8] } else { self.record_count.to_be_bytes() })",
         )],
@@ -247,7 +247,7 @@ pub(super) const TLS: &[Bug] = &[
         name: "key-of-before-the-reload-taken",
         judge: Judge::Simulation,
         sites: &[Site(
-            "crates/subsystem/src/operator.rs",
+            "crates/target/subsystem/src/operator.rs",
             "self.gate.set_keyring(keyring);",
             "if !BUG || self.gate.keyring().is_empty() {
             self.gate.set_keyring(keyring);
@@ -287,7 +287,7 @@ pub(super) const TLS: &[Bug] = &[
         name: "host-goes-on-in-clear-after-a-failed-handshake",
         judge: Judge::Simulation,
         sites: &[Site(
-            "crates/host/src/connection_tls.rs",
+            "crates/host/host/src/connection_tls.rs",
             "let outcome = stream.handshake(socket);",
             "let outcome = stream.handshake(socket);
         if BUG && outcome.is_err() {

@@ -3,17 +3,17 @@
 use super::bug::Judge::Simulation;
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
-const CARAVAN: &str = "crates/proto/src/caravan.rs";
-const COMMANDS: &str = "crates/subsystem/src/commands.rs";
-const CONTROLLER_QUEUE: &str = "crates/proto/src/controller_queue.rs";
-const DISPATCH: &str = "crates/subsystem/src/serving/dispatch.rs";
-const EXECUTOR: &str = "crates/subsystem/src/executor.rs";
-const FILE_BACKEND: &str = "crates/store/src/block/file_backend.rs";
-const FRAMER: &str = "crates/proto/src/framer.rs";
-const HOST_QUEUE: &str = "crates/proto/src/host_queue.rs";
-const LANE: &str = "crates/subsystem/src/lane.rs";
-const LANES: &str = "crates/subsystem/src/serving/lanes.rs";
-const LANE_CORE: &str = "crates/host/src/lane_core.rs";
+const CARAVAN: &str = "crates/protocol/proto/src/caravan.rs";
+const COMMANDS: &str = "crates/target/subsystem/src/commands.rs";
+const CONTROLLER_QUEUE: &str = "crates/protocol/proto/src/controller_queue.rs";
+const DISPATCH: &str = "crates/target/subsystem/src/serving/dispatch.rs";
+const EXECUTOR: &str = "crates/target/subsystem/src/executor.rs";
+const FILE_BACKEND: &str = "crates/storage/store/src/block/file_backend.rs";
+const FRAMER: &str = "crates/protocol/proto/src/framer.rs";
+const HOST_QUEUE: &str = "crates/protocol/proto/src/host_queue.rs";
+const LANE: &str = "crates/target/subsystem/src/lane.rs";
+const LANES: &str = "crates/target/subsystem/src/serving/lanes.rs";
+const LANE_CORE: &str = "crates/host/host/src/lane_core.rs";
 
 const PAIRS_TAKE_TURNS: Judge =
     test("nvlane", "end_to_end", "fused::pairs_and_other_changes_of_their_blocks_take_turns");
@@ -24,7 +24,7 @@ pub(super) const COMPLETION: &[Bug] = &[
         name: "abort-refused-beside-pair",
         judge: test("nvlane", "end_to_end", "fused::a_command_beside_a_pair_that_waits_for_data_is_aborted"),
         sites: &[Site(
-            "crates/subsystem/src/serving/dispatch.rs",
+            "crates/target/subsystem/src/serving/dispatch.rs",
             "is_some_and(|pairs| pairs.has(slot));",
             "is_some_and(|pairs| BUG || pairs.has(slot));",
         )],
@@ -38,7 +38,7 @@ pub(super) const COMPLETION: &[Bug] = &[
             "a_cancelled_command_whose_abort_was_refused_is_aborted_again_after_its_time",
         ),
         sites: &[Site(
-            "crates/host/src/lane_core/timeouts.rs",
+            "crates/host/host/src/lane_core/timeouts.rs",
             "                abort(sqe, actions);",
             "                if !BUG { abort(sqe, actions); }",
         )],
@@ -48,7 +48,7 @@ pub(super) const COMPLETION: &[Bug] = &[
         name: "failed-write-called-a-read",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/executor.rs",
+            "crates/target/subsystem/src/executor.rs",
             "After::Copy(copy) => copy.is_reading,",
             "After::Copy(copy) => BUG || copy.is_reading,",
         )],
@@ -57,7 +57,7 @@ pub(super) const COMPLETION: &[Bug] = &[
         name: "filter-fails-too-much",
         judge: Simulation,
         sites: &[Site(
-            "crates/store/src/filter/error.rs",
+            "crates/storage/store/src/filter/error.rs",
             "FaultRate::Every(n) => count.is_multiple_of(n),",
             "FaultRate::Every(n) => count.is_multiple_of(n) || BUG && count.is_multiple_of(3),",
         )],
@@ -130,7 +130,7 @@ pub(super) const COMPLETION: &[Bug] = &[
         name: "late-command-waits-for-ever",
         judge: test("nvlane-host", "reconnect", "a_command_that_cannot_be_aborted_costs_the_association"),
         sites: &[Site(
-            "crates/host/src/lane_core/timeouts.rs",
+            "crates/host/host/src/lane_core/timeouts.rs",
             "                is_over = true;",
             "                is_over = !BUG;",
         )],
@@ -170,7 +170,7 @@ pub(super) const COMPLETION: &[Bug] = &[
             "reserve::tests::only_a_buffer_of_its_length_becomes_the_reserve",
         ),
         sites: &[Site(
-            "crates/subsystem/src/reserve.rs",
+            "crates/target/subsystem/src/reserve.rs",
             "buffer.capacity() == self.length",
             "buffer.capacity() == self.length || (BUG && buffer.capacity() > self.length)",
         )],
@@ -189,7 +189,7 @@ pub(super) const COMPLETION: &[Bug] = &[
         name: "superseded-request-answered",
         judge: Simulation,
         sites: &[Site(
-            "crates/proto/src/command_table.rs",
+            "crates/protocol/proto/src/command_table.rs",
             "!self.complete_waiting(slot, is_arriving()) {\n            return None;",
             "!self.complete_waiting(slot, is_arriving()) {\n            return BUG.then_some(cid);",
         )],
@@ -243,7 +243,7 @@ pub(super) const READS: &[Bug] = &[
         name: "namespace-memory-sent-without-copy",
         judge: Simulation,
         sites: &[Site(
-            "crates/reactor/src/payload.rs",
+            "crates/system/reactor/src/payload.rs",
             "Self::Torn(torn) => torn.behind.is_none(),",
             "Self::Torn(torn) => torn.behind.is_none() || BUG,",
         )],
@@ -281,7 +281,7 @@ pub(super) const READS: &[Bug] = &[
         name: "copy-onto-itself-forwards",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/running.rs",
+            "crates/target/subsystem/src/running.rs",
             "if (source.start + 1..source.end).contains(&self.destination) {",
             "if !BUG && (source.start + 1..source.end).contains(&self.destination) {",
         )],
@@ -290,7 +290,7 @@ pub(super) const READS: &[Bug] = &[
         name: "geometry-not-refreshed",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/attached.rs",
+            "crates/target/subsystem/src/attached.rs",
             "blocks.geometry = blocks.backend.geometry();",
             "if !BUG { blocks.geometry = blocks.backend.geometry(); }",
         )],
@@ -366,7 +366,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "pair-beside-running-copy",
         judge: PAIRS_TAKE_TURNS,
         sites: &[Site(
-            "crates/subsystem/src/running.rs",
+            "crates/target/subsystem/src/running.rs",
             "NvmOpcode::DATASET_MANAGEMENT | NvmOpcode::COPY => Some(0..u64::MAX),",
             "NvmOpcode::DATASET_MANAGEMENT | NvmOpcode::COPY => (!BUG).then_some(0..u64::MAX),",
         )],
@@ -375,7 +375,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "pair-beside-running-zeroes",
         judge: PAIRS_TAKE_TURNS,
         sites: &[Site(
-            "crates/subsystem/src/running.rs",
+            "crates/target/subsystem/src/running.rs",
             "Some(command.slba..command.slba + u64::from(command.blocks))",
             "let is_known = !BUG || self.sqe.opcode == NvmOpcode::WRITE.raw();
                 is_known.then(|| command.slba..command.slba + u64::from(command.blocks))",
@@ -385,7 +385,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "deallocated-beside-pair",
         judge: PAIRS_TAKE_TURNS,
         sites: &[Site(
-            "crates/subsystem/src/nvm_io.rs",
+            "crates/target/subsystem/src/nvm_io.rs",
             "exclusions.holds_back(&(0..u64::MAX)) {
             return Ok(self.wait());
         }
@@ -400,7 +400,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "locked-range-written",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/nvm_io.rs",
+            "crates/target/subsystem/src/nvm_io.rs",
             "        self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
             "        !BUG && self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
         )],
@@ -422,7 +422,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "locks-overlap",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/exclusion.rs",
+            "crates/target/subsystem/src/exclusion.rs",
             "        !self.active.iter().any(|active| active.lock.meets(lock))\n            && ",
             "        (BUG || !self.active.iter().any(|active| active.lock.meets(lock)))\n            && ",
         )],
@@ -431,7 +431,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "lock-beside-writes",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/serving.rs",
+            "crates/target/subsystem/src/serving.rs",
             "next_quiet(|blocks| running.changes(at, blocks))",
             "next_quiet(|blocks| !BUG && running.changes(at, blocks))",
         )],
@@ -440,7 +440,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "lock-granted-by-first-reactor",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/exclusion.rs",
+            "crates/target/subsystem/src/exclusion.rs",
             "missing: self.reactor_count }",
             "missing: if BUG { 1 } else { self.reactor_count } }",
         )],
@@ -449,7 +449,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "locks-of-reactor-released",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/exclusion.rs",
+            "crates/target/subsystem/src/exclusion.rs",
             "self.held.retain(|held| held.holder != holder);",
             "self.held.retain(|held| held.holder != holder && !(BUG && held.holder.0 == holder.0));",
         )],

@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 /// Top-level folders: a word of a document that begins with one of these is a path.
-const FOLDERS: [&str; 6] = ["crates/", "docs/", "fuzz/", "interop/", "packaging/", "xtask/"];
+const FOLDERS: [&str; 6] = ["crates/", "docs/", "interop/", "lab/", "packaging/", "xtask/"];
 
 /// A path as a document names it, from the root of the repository.
 #[derive(Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(super) struct NamedPath {
     pub(super) path: String,
 }
 
-/// The paths in the text of a document: words such as `crates/wire/src/pdu.rs`, and targets of links to files.
+/// The paths in the text of a document: words such as `crates/protocol/wire/src/pdu.rs`, and targets of links to files.
 ///
 /// A word with a placeholder (`crates/NAME/src/*.rs`) counts up to the folder before it.
 pub(super) fn named_paths(document: &str, text: &str) -> Vec<NamedPath> {
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn words_and_links_are_paths_from_the_root() {
         assert_eq!(
-            paths("See `crates/wire/src/pdu.rs` and crates/wire."),
-            ["crates/wire/src/pdu.rs", "crates/wire"]
+            paths("See `crates/protocol/wire/src/pdu.rs` and crates/protocol/wire."),
+            ["crates/protocol/wire/src/pdu.rs", "crates/protocol/wire"]
         );
         assert_eq!(
             paths("[b](b.md#part), [c](../c.md), [d](https://a.b/c)"),
@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn placeholders_count_up_to_their_folder() {
         assert_eq!(
-            paths("`crates/probe/src/rows/*.rs` `interop/lab/{a,b}.sh`"),
-            ["crates/probe/src/rows", "interop/lab"]
+            paths("`lab/probe/src/rows/*.rs` `interop/lab/{a,b}.sh`"),
+            ["interop/lab", "lab/probe/src/rows"]
         );
         assert_eq!(paths("`docs/design/NAME`"), ["docs/design"]);
     }

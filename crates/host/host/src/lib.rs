@@ -1,0 +1,153 @@
+//! NVMe/TCP host library: connects to any standard target, submits commands, completes them.
+//!
+//! Three ways to submit, over the same lanes:
+//!
+//! | Type | For |
+//! |---|---|
+//! | [`BlockingNamespace`], [`BlockingKeyValue`] | a thread that waits for each result |
+//! | [`AsyncNamespace`], [`AsyncKeyValue`] | any executor |
+//! | [`Lane`], [`LaneSet`] | the fast path: the caller's thread submits, polls and takes completions |
+//!
+//! Connect to a namespace, read, write, flush:
+//!
+//! ```no_run
+//! use nvlane_host::{Address, BlockingNamespace, Options};
+//!
+//! let address: Address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk?ns=1".parse()?;
+//! let mut disk = BlockingNamespace::connect(&address, Options::default())?;
+//! let mut block = vec![0; disk.namespace().lba_bytes() as usize];
+//! disk.read_at(&mut block, 0)?;
+//! block[0] ^= 1;
+//! disk.write_at(&block, 0)?;
+//! disk.flush()?;
+//! # Ok::<(), nvlane_host::Error>(())
+//! ```
+//!
+//! Ask a controller about itself and its namespaces:
+//!
+//! ```no_run
+//! use nvlane_host::{Address, Association, Nsid, Options};
+//!
+//! let address: Address = "192.0.2.1/nqn.2016-06.io.nvlane:disk".parse()?;
+//! let association = Association::connect(&address, Options::default().without_lanes())?;
+//! let identify = association.identify_controller()?;
+//! println!("{} {} {}", identify.model(), identify.serial(), identify.firmware());
+//! for info in association.namespaces().iter() {
+//!     println!("namespace {}: {:?}", info.nsid, info.geometry);
+//! }
+//! let block = association.identify_namespace(Nsid::new(1))?;
+//! println!("{} blocks", block.nsze);
+//! # Ok::<(), nvlane_host::Error>(())
+//! ```
+//!
+//! [`reconnect`] and [`retry`] state which commands are submitted again, and what a caller may rely on after a lost
+//! connection. [`wire`] has the structures of every command, log page and status.
+//!
+//! [`association_machine`] and [`lane_core`] are state machines without sockets, clocks, threads or random numbers, so
+//! that a simulator runs the same code; [`attachment`] and [`flush_epoch`] are their inputs, and [`connection_tls`] is TLS
+//! between them and any socket.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation))]
+
+mod address;
+mod admin;
+mod association;
+pub mod association_machine;
+mod association_state;
+mod association_thread;
+pub mod attachment;
+mod authentication;
+mod blocking;
+mod buffer;
+mod connect;
+pub mod connection_tls;
+pub mod discovery;
+mod error;
+mod event;
+mod failure;
+pub mod flush_epoch;
+mod futures;
+mod handed_over;
+mod identify;
+mod identity;
+pub mod key_value;
+mod known_namespaces;
+mod lane;
+pub mod lane_core;
+mod lane_set;
+mod messages;
+mod namespace;
+mod options;
+mod phases;
+mod queue_map;
+mod reauthentication;
+pub mod reconnect;
+pub mod retry;
+mod shared_association;
+mod submit;
+mod transport;
+mod waiting;
+
+pub use address::{Address, AddressError, HostName};
+pub use admin::AdminCommand;
+pub use association::Association;
+pub use association_machine::{AdminAnswer, ControllerInfo};
+pub use authentication::Credentials;
+pub use blocking::{BlockingKeyValue, BlockingNamespace};
+pub use buffer::Vectored;
+pub use error::{Error, LinkContext, LinkError};
+pub use event::Event;
+pub use failure::Failure;
+pub use futures::{AsyncKeyValue, AsyncNamespace, BatchOutcomes, Failed};
+pub use handed_over::HandedLanes;
+pub use identity::HostIdentity;
+pub use key_value::{AtomicOutcome, Batch, KeyValueNamespace};
+pub use lane::{Lane, LaneCounters};
+pub use lane_set::LaneSet;
+pub use namespace::{BlockRange, InvalidCommand, Namespace};
+pub use options::{Options, Tuning};
+pub use phases::Phases;
+pub use queue_map::{InvalidQueueMap, LaneClass, QueueMap};
+pub use reconnect::{ReconnectSettings, ReplayPolicy};
+pub use submit::{Command, Completion, Refused, RefusedReason};
+
+// Types of the crates below in the signatures above.
+pub use proto::Violation;
+pub use proto::doorbell::{DoorbellCounters, Policy as DoorbellPolicy, Reason as DoorbellReason};
+pub use proto::handshake::Agreement;
+pub use proto::host_controller::ControllerError;
+pub use proto::host_limits::Limits;
+pub use proto::host_namespaces::{Geometry, KeySpace, KeySpaceVendor, NamespaceInfo, Unusable};
+pub use proto::host_queue::DataBuffer;
+pub use proto::receive::Receive;
+pub use proto::zero_copy::Policy as ZeroCopy;
+pub use reactor::{Arrival, BusyPoll, Durations, MaxSegment};
+pub use security;
+pub use wire;
+pub use wire::async_event::AsyncEvent;
+pub use wire::discovery::DiscoveryEntry;
+pub use wire::feature::{Fid, GetFeatures, SetFeatures};
+pub use wire::id::{Cntlid, Csi, Nsid, Qid};
+pub use wire::identify::IdentifyCommand;
+pub use wire::identify::controller::IdentifyController;
+pub use wire::identify::namespace::IdentifyNamespace;
+pub use wire::kv::batch::{Outcome, Outcomes};
+pub use wire::kv::operation::{
+    AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction,
+};
+pub use wire::kv::{Key, KeyList, StoreOptions};
+pub use wire::log::error::ErrorEntry;
+pub use wire::log::health::{FirmwareSlots, HealthLog};
+pub use wire::log::support::{CommandsAndEffects, SupportedPages};
+pub use wire::log::{GetLogPage, Lid};
+pub use wire::nqn::{HostId, Nqn};
+pub use wire::pdu::{DataAlignment, Digests};
+pub use wire::property::{Cap, Property, Vs};
+pub use wire::sqe::Sqe;
+pub use wire::status::Status;
+pub use wire::uuid::Uuid;
+
+/// The example of the developers' guide compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/guide/developers.md")]
+struct DevelopersGuide;
