@@ -1,4 +1,4 @@
-//! Import circles between the files of a crate.
+//! Import circles between the files of a crate, and dependencies of packages against the order of their folders.
 //!
 //! Imports go downward. A file that heads a folder (`lane.rs` beside `lane/`) owns its contents: the head and its parts
 //! may use each other, and from outside they count as one. Other files and folders must not use each other in a circle,
@@ -20,13 +20,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use crate::command::{packages, root};
+use crate::floors;
 use source::{Edges, File, FileIndex, Source};
 
 /// Checks every crate of the repository.
 ///
 /// # Errors
-/// There is a circle that no comment explains; it has been printed with the names that tie its files.
+/// A package depends on one of a higher floor; or there is a circle that no comment explains; it has been printed with the names that tie its files.
 pub(crate) fn run() -> Result<()> {
+    floors::check()?;
     let mut report = Report::default();
     for path in roots()? {
         let read = |path: &Path| std::fs::read_to_string(root().join(path));

@@ -10,6 +10,7 @@ mod command;
 mod coverage;
 mod deny;
 mod deps;
+mod floors;
 mod fuzz;
 mod instructions;
 mod interop;
