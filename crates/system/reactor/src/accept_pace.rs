@@ -18,7 +18,7 @@ impl AcceptPace {
     /// Checks whether a connection may be accepted.
     ///
     /// # Errors
-    /// The time from which on it may, ns.
+    /// The time from which it may be, ns.
     pub(crate) fn check(&self, now_ns: u64) -> Result<(), u64> {
         let at_ns = self.due_ns.saturating_sub(self.interval_ns * u64::from(ACCEPT_BURST));
         if at_ns <= now_ns { Ok(()) } else { Err(at_ns) }

@@ -1,5 +1,5 @@
 //! Chunks: the parts of large values. A chunk is owned memory that moves between reactors with its content, so that a
-//! value is received in place and sent from where it lies, whichever reactor has the connection.
+//! value is received in place and sent without a copy, whichever reactor has the connection.
 //!
 //! ```text
 //! open ─▶ free ──take──▶ Chunk: filled by its one owner ──Arc──▶ read by many ──last one drops it──▶ free ─▶ close
@@ -51,8 +51,8 @@ unsafe impl Send for Chunk {}
 unsafe impl Sync for Chunk {}
 
 impl Chunks {
-    /// Reserves address space for `count_max` chunks, or for fewer, but at least `count_min`, if the system has no more.
-    /// None of them has memory.
+    /// Reserves address space for `count_max` chunks, or for fewer, but at least `count_min`, if the system has no
+    /// more. None of them has memory.
     ///
     /// # Errors
     /// The system's error if it refuses the mapping.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// What a thread allocated within [`CountingAllocator::measure`].
+/// The allocations of a thread within [`CountingAllocator::measure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocations {
     /// Number of allocations, reallocations included.

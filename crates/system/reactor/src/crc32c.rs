@@ -1,7 +1,7 @@
 //! CRC32C (Castagnoli) with the instructions of the running processor.
 //!
-//! On x86-64 processors with 256-bit carry-less multiplication and without AVX-512 (AMD Zen 3, Intel Alder Lake) blocks of
-//! 4 KiB take two kinds of instructions side by side, which use different parts of the core:
+//! On x86-64 processors with 256-bit carry-less multiplication and without AVX-512 (AMD Zen 3, Intel Alder Lake) blocks
+//! of 4 KiB take two kinds of instructions side by side, which use different parts of the core:
 //!
 //! ```text
 //! 0                          2176          2816          3456          4096 bytes
@@ -9,9 +9,9 @@
 //! │ (VPCLMULQDQ)             │ bytes each  │ bytes each  │ bytes each  │
 //! ```
 //!
-//! The four parts are combined by carry-less multiplications with powers of x. Everything else is left to the `crc-fast`
-//! crate. 4 KiB take 119 ns, and 276 ns with the crate alone (AMD Zen 3, best of 200 runs of 2,000;
-//! `cargo run --release -p nvlane-reactor --example crc32c`).
+//! The four parts are combined by carry-less multiplications with powers of x. Everything else is left to the
+//! `crc-fast` crate. 4 KiB take 119 ns, and 276 ns with the crate alone (AMD Zen 3, best of 200 runs of 2,000; `cargo
+//! run --release -p nvlane-reactor --example crc32c`).
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -99,7 +99,8 @@ mod x86_64 {
         *IS_SUPPORTED
     }
 
-    /// x to the power of `exponent` modulo the polynomial. The highest bit is the coefficient of 1, as in a CRC register.
+    /// x to the power of `exponent` modulo the polynomial. The highest bit is the coefficient of 1, as in a CRC
+    /// register.
     const fn power(exponent: usize) -> i64 {
         let mut remainder = 1_u32 << 31;
         let mut done = 0;

@@ -16,7 +16,7 @@ pub fn allow_descriptors() -> u64 {
     allowed.unwrap_or(u64::MAX)
 }
 
-/// What helps if `error` says that there are too many descriptors: to stand behind the error.
+/// Advice to append to `error` if it reports too many descriptors.
 pub fn remedy(error: &io::Error) -> Option<String> {
     match Errno::from_io_error(error)? {
         Errno::MFILE => {
@@ -40,7 +40,7 @@ pub fn remedy(error: &io::Error) -> Option<String> {
 pub fn reserve_descriptors(count: u64) {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let Ok(last) = RawFd::try_from(count.min(allowed).saturating_sub(1)) else { return };
-    // Without it everything works, too.
+    // Optional: without it the table grows on demand.
     let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
     if let Err(error) = rustix::io::fcntl_dupfd_cloexec(&any, last) {
         tracing::debug!(%error, count, "cannot size the descriptor table");

@@ -40,7 +40,7 @@ pub(crate) struct EpollEngine {
     failed: Vec<Completion>,
     #[cfg(test)]
     is_without_threads: bool,
-    /// What the kernel refuses of the next calls that change the set, and of the next waits.
+    /// Errors for the next calls that change the set, and for the next waits, in place of the calls.
     #[cfg(test)]
     pub(crate) refused_changes: VecDeque<Option<Errno>>,
     #[cfg(test)]

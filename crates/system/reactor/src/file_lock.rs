@@ -1,4 +1,4 @@
-//! Locks on ranges of files that belong to an open file description, and the question who else writes a file.
+//! Locks on ranges of files that belong to an open file description, and a check for other writers of a file.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -21,7 +21,7 @@ fn lock(kind: i32, start: u64, length: u64) -> libc::flock {
 /// Locks a range of a file for this description, shared with others. Closing the description releases it.
 ///
 /// # Errors
-/// The file system has no such locks, or somebody has locked the range exclusively.
+/// The file system has no such locks, or the range is locked exclusively.
 pub fn lock_range_shared(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Result<()> {
     let wanted = lock(libc::F_RDLCK, start, length);
     set(file, &wanted)
@@ -54,9 +54,9 @@ pub fn is_range_locked(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Res
     if result == 0 { Ok(i32::from(wanted.l_type) != libc::F_UNLCK) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether anybody has a file open for writing: a process, or the kernel (loop devices). `file` is open for reading only.
-/// `None` if the system does not say: for files of other users, and on file systems without leases. Network file systems
-/// may say so of files that nobody has open.
+/// Whether anybody has a file open for writing: a process, or the kernel (loop devices). `file` is open for reading
+/// only. `None` if the system does not report it: for files of other users, and on file systems without leases. Network
+/// file systems may report it for files that nobody has open.
 #[must_use]
 pub fn is_open_for_writing(file: BorrowedFd<'_>) -> Option<bool> {
     let set = |command: i32, value: i32| {
@@ -66,8 +66,8 @@ pub fn is_open_for_writing(file: BorrowedFd<'_>) -> Option<bool> {
             _ => Ok(()),
         }
     };
-    // Whoever opens the file for writing in this moment waits until the lease is gone, and has the kernel signal us: with a
-    // signal that does nothing in place of SIGIO, which would end the process.
+    // A process that opens the file for writing now waits until the lease is gone, and the kernel signals us: by a
+    // signal that does nothing, in place of SIGIO, which would end the process.
     set(F_SETSIG, libc::SIGURG).ok()?;
     match set(libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => {

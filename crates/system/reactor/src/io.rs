@@ -1,4 +1,4 @@
-//! The interface between a reactor and its application: [`Io`] is what a reactor does, [`Application`] what it calls.
+//! The interface between a reactor and its application: a reactor implements [`Io`], and calls an [`Application`].
 //!
 //! Applications are written against [`Io`], so that the same code runs on sockets and disks here, and on a simulated
 //! network, disk and clock in tests.
@@ -47,7 +47,7 @@ impl Connection {
         Self { peer: None, local: None, handle: ConnectionHandle::Simulated(id) }
     }
 
-    /// Where its last packet came in.
+    /// The device queue and core of its last packet.
     #[must_use]
     pub fn arrival(&self) -> Arrival {
         match &self.handle {
@@ -100,13 +100,12 @@ impl SocketId {
     }
 }
 
-/// What a reactor does for its application.
+/// The services of a reactor for its application.
 pub trait Io<M> {
     /// The time of this turn, ns since some fixed moment; it never goes back.
     fn now_ns(&self) -> u64;
 
-    /// The time at this very moment, in the same count. It costs a look at the clock: for what is measured now and
-    /// then.
+    /// The present time on the same scale. It reads the clock: for occasional measurements.
     fn clock_ns(&self) -> u64 {
         self.now_ns()
     }
@@ -135,14 +134,14 @@ pub trait Io<M> {
     /// If the connection is dead already.
     fn adopt(&mut self, connection: Connection) -> io::Result<SocketId>;
 
-    /// A connection is more than one that anybody can make: from now on it does not come after those that are.
+    /// Marks a connection as established: from now on it is no longer served after the established ones.
     fn establish(&mut self, _socket: SocketId) {}
 
-    /// Gives a connection up, for another reactor to adopt. No further call will name the socket; what the peer has
-    /// sent and was not received goes with it.
+    /// Gives a connection up, for another reactor to adopt. No further call will name the socket; unreceived bytes of
+    /// the peer go with it.
     fn release(&mut self, socket: SocketId) -> Option<Connection>;
 
-    /// Where the last packet of a connection came in.
+    /// The device queue and core of a connection's last packet.
     fn arrival(&self, socket: SocketId) -> Arrival;
 
     /// When the last bytes of the peer arrived, ns: before they are received if the socket was
@@ -155,8 +154,8 @@ pub trait Io<M> {
     /// Sends as much as fits.
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> Sent;
 
-    /// TLS has encrypted `plaintext` for this socket; its records go out by [`send`](Self::send). For engines that look at
-    /// the PDUs of their connections.
+    /// TLS has encrypted `plaintext` for this socket; its records go out by [`send`](Self::send). For engines that look
+    /// at the PDUs of their connections.
     fn note_encrypted(&mut self, _socket: SocketId, _plaintext: &[u8]) {}
 
     /// TLS has decrypted `plaintext` from what this socket has received.
@@ -174,7 +173,7 @@ pub trait Io<M> {
         (self.send(socket, segments), false)
     }
 
-    /// The next notice of bytes that are not read any more.
+    /// The next notice of bytes that the kernel no longer reads.
     fn next_notice(&mut self, _socket: SocketId) -> Option<Notice> {
         None
     }
@@ -195,8 +194,8 @@ pub trait Io<M> {
     /// Closes the connection. No further call will name the socket.
     fn close(&mut self, socket: SocketId);
 
-    /// As [`close`](Self::close), keeping what the kernel may still read until it has given notice. Without zero-copy
-    /// sends there is none.
+    /// As [`close`](Self::close), keeping the memory that the kernel may still read until its notices have come.
+    /// Without zero-copy sends there is no such memory.
     fn close_holding(&mut self, socket: SocketId, held: Held) {
         self.close(socket);
         drop(held);
@@ -226,16 +225,16 @@ pub trait Io<M> {
     /// Gives freed memory back to the system, which the allocator of an idle reactor would keep.
     fn give_back_memory(&mut self) {}
 
-    /// What has become of busy polling.
+    /// Settings, replies and counters of busy polling.
     fn busy_polling(&self) -> BusyPolling;
 
     /// Ends the reactor after this turn.
     fn stop(&mut self);
 }
 
-/// What a reactor runs.
+/// The program that a reactor runs.
 pub trait Application {
-    /// What other threads send it.
+    /// Messages from other threads.
     type Message: Send + 'static;
 
     /// The reactor begins.

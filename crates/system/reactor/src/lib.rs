@@ -4,8 +4,9 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! All unsafe code of the workspace is here: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory
-//! that the kernel reads and writes), `ring`, `workers`, `socket`, `socket_option`, `zero_copy`, `busy_poll`, `ethtool_ioctl`,
-//! `netlink_options`, `probe` and `signals` (system calls), `program_allocator`, and `wide`, `byte_masks` and `crc32c` (instructions that not every processor has).
+//! that the kernel reads and writes), `ring`, `workers`, `socket`, `socket_option`, `zero_copy`, `busy_poll`,
+//! `ethtool_ioctl`, `netlink_options`, `probe` and `signals` (system calls), `program_allocator`, and `wide`,
+//! `byte_masks` and `crc32c` (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 

@@ -122,7 +122,7 @@ impl Lines {
         self.shared.mapping.len() / LINE_BYTES
     }
 
-    /// Makes it `count` lines (not 0). Their content is undefined where they are added. Lines that are cut off are
+    /// Changes the length to `count` lines (not 0). The content of added lines is undefined. Lines that are cut off are
     /// [given back](Self::give_back) before, or keep their memory.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl Lines {
         withheld[grains].fill(is_withheld);
     }
 
-    /// Discards the whole pages of lines: which bytes, unless the system refuses.
+    /// Discards the whole pages of lines. Returns their bytes; `None` if there are none, or the system refuses.
     fn discard(&mut self, range: Range<usize>) -> Option<Range<usize>> {
         assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {} lines", self.count);
         let bytes = range.start * LINE_BYTES..range.end * LINE_BYTES;
@@ -302,7 +302,7 @@ mod tests {
     fn what_is_given_back_is_not_populated_until_it_is_allowed() {
         let grain = GRAIN_BYTES / LINE_BYTES;
         let mut lines = Lines::new(8 * grain, 8 * grain).unwrap();
-        // Of each page its entry of eight bytes says in the last bit whether it is there.
+        // The top bit of a page's entry of eight bytes says whether the page is present.
         let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
         let is_there = |at: usize| {
             let mut entry = [0; 8];

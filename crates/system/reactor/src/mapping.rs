@@ -23,7 +23,7 @@ pub fn page_bytes() -> usize {
 
 // SAFETY: a mapping is plain memory, tied to no thread; those who hand out views of it order their accesses.
 unsafe impl Send for Mapping {}
-// SAFETY: `&Mapping` gives out addresses only; what is done with them is the holder's `unsafe`.
+// SAFETY: `&Mapping` gives out addresses only; every access through them is the holder's `unsafe`.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -34,7 +34,7 @@ impl Mapping {
 
     /// Maps `length` bytes (not 0), aligned to `alignment` (a power of two) and to pages. Unless it `is_open`, address
     /// space alone is reserved: none of it may be touched before [`open`](Self::open). Tests give pages larger than the
-    /// system's: calls then change what they would change on a kernel with such pages.
+    /// system's: calls then affect the same bytes as on a kernel with such pages.
     pub(crate) fn with_pages(
         length: usize,
         alignment: usize,
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// What this module must not leave to the kernel.
+    /// Rounding to pages, which this module must not leave to the kernel.
     #[test]
     fn a_kernel_with_larger_pages_erases_neighbours_of_a_part() {
         let mapping = filled(64 << 10);

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 
 use crate::socket_option::{set_tcp, tcp};
 
-/// Maximum segment size of a connection, bytes: data and TCP options of a packet, without its headers. Set before a connect, it
-/// limits what this end sends, and, announced in the SYN, what the peer sends.
+/// Maximum segment size of a connection, bytes: data and TCP options of a packet, without its headers. Set before a
+/// connect, it limits what this end sends, and, announced in the SYN, what the peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxSegment(u16);
 
@@ -23,8 +23,8 @@ impl MaxSegment {
         if bytes >= Self::BYTES_MIN && bytes <= Self::BYTES_MAX { Some(Self(bytes)) } else { None }
     }
 
-    /// The limit for packets of at most `mtu` bytes to an address: without the headers of IP and TCP. Timestamps, which Linux
-    /// adds by default, take 12 of its bytes.
+    /// The limit for packets of at most `mtu` bytes to an address: without the headers of IP and TCP. Timestamps, which
+    /// Linux adds by default, take 12 of its bytes.
     #[must_use]
     pub fn of_mtu(mtu: u32, peer: IpAddr) -> Option<Self> {
         let header_bytes = if peer.to_canonical().is_ipv4() { 20 + 20 } else { 40 + 20 };

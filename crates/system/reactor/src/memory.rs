@@ -5,8 +5,8 @@
 //! reactors use is cut into stripes, each under a lock held for the copy of at most [`STRIPE_BYTES`]; its reads
 //! are copied out.
 //!
-//! A memory grows and shrinks where it lies, in address space that was reserved for it. Access is never taken away
-//! again, so a reference into a part that is gone reads zeroes; only the length says what is there:
+//! A memory grows and shrinks in place, in reserved address space. Access is never revoked, so a reference into a part
+//! that was cut off reads zeroes; only the length limits what exists:
 //!
 //! ```text
 //! 0 ──── length ──── open ──────────── reserved
@@ -46,19 +46,19 @@ const RESERVED_BYTES_MIN: usize = if cfg!(miri) { 4 << 20 } else { 1 << 40 };
 pub struct Memory {
     mapping: Mapping,
     grain_bytes: usize,
-    /// Bytes there are.
+    /// The present length, bytes.
     length: AtomicUsize,
-    /// How often the length has changed.
+    /// Number of changes of the length.
     change_count: AtomicUsize,
     extent: Mutex<Extent>,
     sharing: Sharing,
 }
 
-/// What changes under the lock that orders resizes and attachments.
+/// State guarded by the lock that orders resizes and attachments.
 struct Extent {
     /// Bytes that may be touched.
     open: usize,
-    /// Whether the one user of an exclusive memory is there.
+    /// Whether the one user of an exclusive memory is attached.
     is_attached: bool,
     /// From here on, the user of an exclusive memory may have left bytes behind when it shrank. It clears them itself:
     /// only it knows that it is not writing there at the moment.
@@ -73,7 +73,7 @@ enum Sharing {
     Shared(Box<[AtomicU32]>),
 }
 
-/// The range is not, or no longer, all in the memory.
+/// The range is not, or no longer, entirely in the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("past the end of the memory")]
 pub struct PastEnd;
@@ -86,7 +86,7 @@ pub struct MemoryAccess {
 /// Ends an exclusive use when the last access and the last reference of its thread are gone.
 struct Attachment {
     memory: Arc<Memory>,
-    /// Of an exclusive memory: the length this thread goes by, and the change it was set at.
+    /// Of an exclusive memory: the length that this thread uses, and the number of changes when it was set.
     length: Cell<usize>,
     seen_change_count: Cell<usize>,
 }
@@ -149,7 +149,7 @@ impl Memory {
         Some(MemoryAccess { attachment: Rc::new(attachment) })
     }
 
-    /// Bytes there are.
+    /// The present length, bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length.load(Ordering::Acquire)
@@ -167,8 +167,8 @@ impl Memory {
         self.grain_bytes
     }
 
-    /// Makes the memory `bytes` long, under those who use it. What is cut off goes back to the system; what is
-    /// added reads as zeroes.
+    /// Makes the memory `bytes` long, under those who use it. Bytes that are cut off go back to the system; added ones
+    /// read as zeroes.
     ///
     /// # Errors
     /// If the length exceeds the reserved address space, or the system has no memory. The length is unchanged then.
@@ -265,7 +265,7 @@ impl Memory {
 }
 
 impl Attachment {
-    /// The length this thread goes by. Clears first what a shrink since the last call has cut off.
+    /// The length that this thread uses. Clears first what a shrink since the last call has cut off.
     #[inline]
     fn length(&self) -> usize {
         if matches!(self.memory.sharing, Sharing::Shared(_)) {
@@ -282,7 +282,7 @@ impl Attachment {
     fn settle(&self, extent: &mut Extent) {
         let stale_from = std::mem::replace(&mut extent.stale_from, usize::MAX);
         if stale_from < self.length.get() {
-            // References that wait to be sent read zeroes from there on, or what was there: both are fine.
+            // References that wait to be sent read zeroes from there on, or the former bytes: both are fine.
             self.memory.clear(stale_from..self.length.get());
         }
         self.seen_change_count.set(self.memory.change_count.load(Ordering::Relaxed));
@@ -305,7 +305,7 @@ impl MemoryAccess {
         &self.attachment.memory
     }
 
-    /// Bytes there are.
+    /// The present length, bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -654,7 +654,7 @@ mod tests {
         }
     }
 
-    /// So many, or a hundredth of them, which Miri takes as long for.
+    /// `count`, or a hundredth of it under Miri, which is that much slower.
     fn rounds(count: usize) -> usize {
         if cfg!(miri) { count.div_ceil(100).max(3) } else { count }
     }

@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// By so much the wall clock and the time of turns may come apart before all clocks are read, ns. The former is read as
-/// of the last tick of the kernel, and a turn takes time.
+/// Drift between the wall clock and the time of turns above which all clocks are read, ns. The wall clock is that of
+/// the kernel's last tick, and a turn takes time.
 const STEP_NS: u64 = 100_000_000;
 
 /// A moment by two clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// Identifies the boot of the machine since which is counted; 0 if that is unknown.
+    /// Identifies the boot from which time is counted; 0 if that is unknown.
     pub boot: u64,
     /// Seconds since then, those in which the machine was suspended included. No step of the wall clock changes it.
     pub since_boot_s: i64,
@@ -21,7 +21,7 @@ pub struct Moment {
     pub unix_s: i64,
 }
 
-/// The clocks of a reactor, looked at once in a turn in which a moment is asked for.
+/// The clocks of a reactor, read once in a turn in which a moment is asked for.
 #[derive(Debug)]
 pub(crate) struct MomentClock {
     boot: u64,
@@ -82,7 +82,7 @@ fn ns(time: Timespec) -> i64 {
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
 }
 
-/// A number that identifies the boot of this machine; 0 if the kernel does not tell it.
+/// A number that identifies the boot of this machine; 0 if the kernel does not report it.
 fn boot() -> u64 {
     static BOOT: OnceLock<u64> = OnceLock::new();
     *BOOT.get_or_init(|| {
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(later.since_boot_s - moment.since_boot_s, 5);
     }
 
-    /// The wall clock is not what a turn of this time should see: it looks as if it had been set.
+    /// The wall clock is not the one expected at this time of turns, as if it had been set.
     #[test]
     fn a_step_of_the_wall_clock_does_not_change_the_time_since_the_boot() {
         let clock = MomentClock::new(Instant::now());

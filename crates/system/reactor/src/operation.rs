@@ -1,4 +1,4 @@
-//! Storage operations that a reactor carries out beside its sockets, and what came of them.
+//! Storage operations that a reactor carries out beside its sockets, and their results.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::buffers::Buffer;
 
-/// What the starter of an operation finds it again by.
+/// Identifies an operation to its starter.
 pub type Token = u64;
 
 /// An open file or block device, shared by the reactors that use it.
@@ -64,22 +64,22 @@ impl File {
 pub enum Operation {
     /// Reads into the buffer's first `len()` bytes. May come back short.
     Read {
-        /// Where from.
+        /// The file to read.
         file: File,
         /// First byte in the file.
         offset: u64,
-        /// What to fill, from `skip` on.
+        /// The buffer to fill, from `skip` on.
         buffer: Buffer,
         /// Bytes of the buffer that are filled already.
         skip: usize,
     },
     /// Writes the buffer. May come back short.
     Write {
-        /// Where to.
+        /// The file to write.
         file: File,
         /// Byte in the file where `buffer[skip..]` goes.
         offset: u64,
-        /// What to write, from `skip` on.
+        /// The buffer to write, from `skip` on.
         buffer: Buffer,
         /// Bytes of the buffer that are written already.
         skip: usize,
@@ -88,23 +88,23 @@ pub enum Operation {
     },
     /// Makes all writes that completed before this was started durable (`fdatasync`).
     Sync {
-        /// Which file.
+        /// The file.
         file: File,
     },
     /// Changes how a range is backed (`fallocate`, size kept).
     Allocate {
-        /// Which file.
+        /// The file.
         file: File,
         /// First byte.
         offset: u64,
         /// Bytes, not 0.
         length: u64,
-        /// What to do to the range.
+        /// The change to the range.
         change: Allocation,
     },
 }
 
-/// What [`Operation::Allocate`] does to a range.
+/// The effect of [`Operation::Allocate`] on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// Gives the space back; the range reads as zeroes.
@@ -118,13 +118,13 @@ pub enum Allocation {
 pub struct Completion {
     /// As given at the start.
     pub token: Token,
-    /// Bytes read or written (0 for the others), or why not.
+    /// Bytes read or written (0 for the others), or the error.
     pub result: io::Result<usize>,
     /// The buffer of a read or write, back from the kernel.
     pub buffer: Option<Buffer>,
 }
 
-/// What is left of a buffer behind the bytes that are done.
+/// The rest of a buffer behind the bytes that are done.
 ///
 /// # Panics
 /// If more are done than there are.

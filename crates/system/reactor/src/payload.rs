@@ -112,7 +112,7 @@ impl Payload {
             }
             Self::Torn(_) | Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) => return None,
         };
-        // Both kinds begin where a block does, and what is left may do so as well.
+        // Both kinds begin where a block does, and the rest may do so as well.
         if range.start.is_multiple_of(STRIPE_BYTES) {
             return None;
         }

@@ -131,12 +131,12 @@ fn cores_near(core: usize) -> io::Result<CoreList> {
     CoreList::allowed()
 }
 
-/// Gives the calling thread, and threads that it starts, about a tenth of a core that others want.
+/// Lowers the priority of the calling thread, and of threads that it starts, to about a tenth of a contended core.
 ///
 /// # Errors
 /// If the kernel does not allow it.
 pub fn lower_priority() -> io::Result<()> {
-    // On Linux of the calling thread.
+    // On Linux this is the calling thread's.
     rustix::process::nice(10)?;
     Ok(())
 }
@@ -206,7 +206,7 @@ mod tests {
             step_back().unwrap();
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
             let (_, fields) = stat.rsplit_once(')').unwrap();
-            // The 41st field, of which two are the thread's number and its name.
+            // The 41st field; the two before the split are the thread's number and its name.
             let policy = fields.split_ascii_whitespace().nth(38).unwrap();
             assert_eq!(policy.parse(), Ok(libc::SCHED_IDLE));
         })

@@ -3,7 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// What freed memory is overwritten with.
+/// The byte that freed memory is overwritten with.
 pub const POISON: u8 = 0xDF;
 
 /// The system's allocator; memory is filled with [`POISON`] before it is freed.

@@ -2,7 +2,7 @@
 
 pub use mimalloc::MiMalloc as ProgramAllocator;
 
-/// Gives memory back to the system that was freed a second ago or earlier. The allocator does so by itself when it is
+/// Returns memory that was freed a second ago or earlier to the system. The allocator does so by itself when it is
 /// used, which an idle thread does not.
 pub fn give_back_freed_memory() {
     // SAFETY: the function has no conditions, and may be called where another allocator is in use.

@@ -55,7 +55,7 @@ const SLICE_NS: u64 = 30_000;
 /// that the system has no memory to watch, ns.
 const PAUSE_NS: u64 = 100_000_000;
 
-/// Least time between two warnings about one of these, ns.
+/// Least time between two warnings of one kind, ns.
 const WARNING_NS: u64 = 10_000_000_000;
 
 /// Everything of a reactor but its application and its loop.
@@ -82,7 +82,7 @@ pub(crate) struct ReactorIo<M> {
     accept_pace: AcceptPace,
     /// Time of the next warning about connections that cannot be accepted, at the earliest, ns.
     accept_warning_ns: u64,
-    /// The same of sockets and listeners that cannot be watched, ns.
+    /// The same for sockets and listeners that cannot be watched, ns.
     watch_warning_ns: u64,
     /// Messages to ourselves.
     own_messages: VecDeque<M>,
@@ -94,18 +94,18 @@ pub(crate) struct ReactorIo<M> {
     pub(crate) busy_polling: BusyPolling,
 }
 
-/// The generation before that of the first socket in a place. Ids have 24 bits of it, which wrap soon, and not only after
-/// 2^24 sockets.
+/// The generation before that of the first socket in a slot. It is near the limit of the 24 bits in ids, so that
+/// generations wrap soon, and not only after 2^24 sockets.
 const FIRST_GENERATION: u32 = 0x00ff_ffff - 2;
 
-/// The place of a socket or listener. Its generation grows with each new one in it.
+/// The slot of a socket or listener. Each new one in it increments the generation.
 struct Slot {
     generation: u32,
     use_: Use,
 }
 
 impl Slot {
-    /// The id of what is in it, if it is slot `index`.
+    /// The id of its socket or listener, for slot `index`.
     fn id(&self, index: usize) -> SocketId {
         SocketId::new(u32::try_from(index).expect("ids hold 32 bits"), self.generation)
     }
@@ -238,7 +238,7 @@ impl<M: Send + 'static> ReactorIo<M> {
         }
     }
 
-    /// Has a socket read in each turn, among its like: established or not.
+    /// Has a socket read in each turn, with the established sockets or with the others.
     fn start_polling(&mut self, id: SocketId) {
         self.set_attention(id, Attention::Polled { dry_turn_count: 0, is_emptied: false });
         if self.is_established(id) { self.polled.push(id) } else { self.unestablished.push_back(id) }
@@ -415,7 +415,7 @@ impl<M: Send + 'static> ReactorIo<M> {
         }
     }
 
-    /// Watches the sockets that could not be watched before. The engine reports what has arrived meanwhile.
+    /// Watches the sockets that could not be watched before. The engine reports input that has arrived meanwhile.
     pub(crate) fn watch_again(&mut self) {
         if self.unwatched.is_empty() || self.now_ns < self.watch_again_ns {
             return;

@@ -1,5 +1,5 @@
-//! What the kernel refuses the epoll engine for a while: every connection is served in the end, none is lost, and the
-//! reactor does not spin meanwhile.
+//! System calls of the epoll engine that the kernel refuses for a while: every connection is served in the end, none is
+//! lost, and the reactor does not spin meanwhile.
 
 use std::io::{IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent};
 use crate::turn::{Reactor, Settings};
 
-/// A client waits for so long, which is much longer than a refused call is put off.
+/// Timeout of a client, much longer than the delay before a refused call is repeated.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Echoes received bytes until a message ends the reactor.

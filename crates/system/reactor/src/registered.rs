@@ -42,8 +42,8 @@ impl RegisteredBlocks {
         Self { start: start.as_ptr() as usize, blocks: vec![Block::Unused; count] }
     }
 
-    /// The fixed buffer that a range of memory lies in; registers it at its first use. `None` if it lies in none, or the
-    /// limit of locked memory is reached.
+    /// The fixed buffer that a range of memory lies in; registers it at its first use. `None` if it lies in none, or
+    /// the limit of locked memory is reached.
     ///
     /// # Safety
     /// The pool outlives the ring.

@@ -27,8 +27,8 @@ const SUBMISSION_ENTRIES: u32 = 256;
 /// Entries of the completion queue; the kernel keeps what overflows.
 const COMPLETION_ENTRIES: u32 = 4096;
 
-/// Rings are made smaller down to this many submission entries where little memory may be locked: from Linux 6.14 on
-/// a ring counts as such for those without privileges.
+/// Rings are made smaller down to this many submission entries where little memory may be locked: from Linux 6.14 on a
+/// ring counts as locked memory of an unprivileged process.
 const SUBMISSION_ENTRIES_MIN: u32 = 32;
 
 /// Storage operations that may run at once.
@@ -38,7 +38,7 @@ const OPERATION_LIMIT: u32 = 1024;
 /// files and block devices ("bounded" to it) apart from all others.
 const BLOCKING_WORKERS: u32 = 8;
 
-/// What a completion belongs to: the top byte of its `user_data`; below it a key or a slot.
+/// The owner of a completion: the top byte of its `user_data`; below it a key or a slot.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Kind {
@@ -95,7 +95,7 @@ impl RingEngine {
 
     fn around(ring: IoUring, setup: RingSetup, pool: &Pool, limit: u32) -> io::Result<Self> {
         let submitter = ring.submitter();
-        // Too old a kernel for the limit keeps its own.
+        // Kernels too old for this limit keep their default.
         let _ = submitter.register_iowq_max_workers(&mut [BLOCKING_WORKERS; 2]);
         let registered = RegisteredBlocks::new(&submitter, pool);
         tracing::debug!(?setup, "ring ready");
@@ -264,14 +264,14 @@ impl RingEngine {
     /// Submits, lets the kernel run its deferred work, and sleeps as long as `patience` lets it.
     fn enter(&mut self, patience: Patience) -> io::Result<()> {
         self.queue_backlog();
-        // What has not been handed over may be what would end the sleep.
+        // An entry not handed over may be the one that would end the sleep.
         let sleeps = if self.backlog.is_empty() { patience } else { Patience::None };
         let Err(error) = self.call_kernel(sleeps) else { return Ok(()) };
         match error.raw_os_error() {
             // The time is over, or a signal came.
             Some(libc::ETIME | libc::EINTR) => Ok(()),
             // EBUSY: the kernel keeps completions for which their queue had no room, and takes nothing until some are
-            // reaped. EAGAIN, ENOMEM: it has no memory for what was submitted, which stays in the queue; running
+            // reaped. EAGAIN, ENOMEM: it has no memory for the submitted entries, which stay in the queue; running
             // operations free some when they end. Without a completion to reap the next attempt waits, so that a
             // reactor that would sleep does not spin.
             Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) => {
@@ -322,7 +322,7 @@ impl RingEngine {
     #[cold]
     fn push_late(&mut self, entry: squeue::Entry) {
         self.backlog.push_back(entry);
-        // The queue is full: hand over what is in it, once. Whatever the kernel says, the entry is not lost.
+        // The queue is full: hand its entries over, once. Whatever the kernel says, this entry is not lost.
         if let Err(error) = self.submit() {
             tracing::debug!(%error, waiting = self.backlog.len(), "submission queue full; the kernel accepts no entries");
         }
@@ -396,7 +396,7 @@ fn outcome(result: i32) -> io::Result<usize> {
 }
 
 impl Features {
-    /// Whether a ring can be made here, and with what; else why not.
+    /// The setup of a ring that can be made here, or the error.
     pub(crate) fn of_ring() -> io::Result<RingSetup> {
         RingSetup::best(8, 16).map(|(_, setup)| setup)
     }
@@ -461,8 +461,8 @@ mod tests {
         assert_eq!((engine.in_flight.len(), engine.backlog.len()), (0, 0));
     }
 
-    /// What waits in the submission queue, as the kernel sees it: opcode, descriptor and flags of each call. `None`
-    /// before Linux 5.19, which does not show it.
+    /// Calls that wait in the submission queue, as the kernel shows them: opcode, descriptor and flags of each. `None`
+    /// before Linux 5.19, which does not show them.
     fn queued(engine: &RingEngine) -> Option<Vec<(String, i32, u32)>> {
         let path = format!("/proc/self/fdinfo/{}", engine.ring.as_raw_fd());
         let text = std::fs::read_to_string(path).unwrap();

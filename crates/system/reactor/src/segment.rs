@@ -38,7 +38,7 @@ impl<'a> Segment<'a> {
         Self { raw: libc::iovec { iov_base: start.cast_mut().cast(), iov_len: length }, bytes: PhantomData }
     }
 
-    /// As the kernel has it.
+    /// The kernel's form.
     #[inline]
     pub(crate) fn raw(self) -> libc::iovec {
         self.raw

@@ -1,5 +1,5 @@
-//! Reading of small files by names that others may have given: it ends within a time and a number of bytes, whatever
-//! the name stands for.
+//! Reads small files whose names others may have given: within a limited time and number of bytes, whatever the name
+//! refers to.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 
-/// How long a pipe may take to deliver: that of a shell's `<(command)`.
+/// Time that a pipe, such as that of a shell's `<(command)`, may take to deliver.
 const PIPE_TIME: Duration = Duration::from_secs(5);
 
 /// An open file, or a pipe whose reads fail once its time is over.
@@ -26,7 +26,7 @@ impl SmallFile {
     /// Opens a regular file, or a pipe.
     ///
     /// # Errors
-    /// The system's error; or the name stands for something else.
+    /// The system's error; or the name refers to something else.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::open_with(path, OFlags::empty())
     }
@@ -62,7 +62,7 @@ impl SmallFile {
         Ok(Self { file, metadata, until })
     }
 
-    /// What the system says of it.
+    /// Its metadata.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
@@ -88,7 +88,7 @@ impl Read for SmallFile {
             let left = until.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
             let mut polled = [PollFd::new(&self.file, PollFlags::IN)];
-            // An interruption is one for the reader, who tries again.
+            // An interruption is reported to the reader, which tries again.
             if poll(&mut polled, Some(&timeout))? == 0 {
                 let message = format!("it is a pipe that delivers nothing within {} s", PIPE_TIME.as_secs());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));

@@ -16,7 +16,8 @@ const TYPE_SOCK_OPS: u32 = 13;
 const PLACE_SOCK_OPS: u32 = 3;
 /// Flag of an attachment: programs of others stay (`BPF_F_ALLOW_MULTI`).
 const BESIDE_OTHERS: u32 = 2;
-/// Bytes of the arguments: those of the longest command here, rounded up; what a kernel does not know must be zero.
+/// Bytes of the arguments: those of the longest command here, rounded up; fields that a kernel does not know must be
+/// zero.
 const ARGUMENT_BYTES: usize = 128;
 /// Bytes of the kernel's explanation of a refused program.
 const EXPLANATION_BYTES: usize = 16 * 1024;
@@ -66,7 +67,7 @@ fn descriptor_of(fd: &impl AsFd) -> u32 {
     fd.as_fd().as_raw_fd().cast_unsigned()
 }
 
-/// A program of sockets in the kernel. It ends with this value unless a control group has it.
+/// A program of sockets in the kernel. It ends with this value unless it is attached to a control group.
 #[derive(Debug)]
 pub struct SockOps(OwnedFd);
 
@@ -196,7 +197,7 @@ fn explained(error: &io::Error, explanation: &[u8]) -> io::Error {
     }
 }
 
-/// The cookie of the network namespace of a socket, by which programs tell namespaces apart.
+/// The cookie of the network namespace of a socket, by which programs distinguish namespaces.
 ///
 /// # Errors
 /// The kernel's reason.

@@ -58,7 +58,7 @@ pub struct Listener {
     is_own: bool,
 }
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Debug)]
 enum ListenAddress {
     Ip(SocketAddr),
@@ -163,14 +163,14 @@ impl Socket {
         })
     }
 
-    /// Receives into several places, in order.
+    /// Receives into several buffers, in order.
     #[inline]
     pub fn receive_vectored(&self, into: &mut [IoSliceMut<'_>]) -> Received {
         received(|| rustix::io::readv(&self.fd, into))
     }
 
     /// Sends as much of `segments` as fits, in order: at most [`SEGMENT_COUNT_MAX`] of them are looked at.
-    /// `more` tells the kernel that more follows at once.
+    /// `more` announces to the kernel that more follows at once.
     #[inline]
     pub fn send(&self, segments: &[Segment<'_>], more: bool) -> Sent {
         send_message(self.as_fd(), segments, if more { libc::MSG_MORE } else { 0 })
@@ -278,7 +278,7 @@ impl Listener {
             sockopt::set_ipv6_v6only(&fd, true)?;
         }
         rustix::net::bind(&fd, &address)?;
-        // What is accepted begins with what the listener has.
+        // An accepted socket begins with the options of its listener.
         suit_loopback(&fd, Some(address));
         rustix::net::listen(&fd, Self::BACKLOG)?;
         let mut listener = Self::new(fd)?;
@@ -287,8 +287,8 @@ impl Listener {
     }
 
     /// Listens on a Unix socket whose file has these permissions. A file that a killed process has left is replaced;
-    /// waits up to `patience` for one that is in use: after a process was killed, the kernel keeps the listeners that its
-    /// ring watched until the ring is torn down.
+    /// waits up to `patience` for one that is in use: after a process was killed, the kernel keeps the listeners that
+    /// its ring watched until the ring is torn down.
     ///
     /// # Errors
     /// The file cannot be made, is no socket, or belongs to a listener; the path is longer than 107 bytes.
@@ -443,7 +443,7 @@ fn family(address: &SocketAddr) -> AddressFamily {
 /// Connections that died while they waited to be accepted, and are passed over in one call.
 const PASSED_OVER_COUNT_MAX: usize = 16;
 
-/// Accepts, and passes over what is no connection any more.
+/// Accepts a connection, and passes over those that are gone.
 fn accepted<T>(mut accept: impl FnMut() -> rustix::io::Result<T>) -> io::Result<Option<T>> {
     use rustix::io::Errno;
     for _ in 0..PASSED_OVER_COUNT_MAX {
@@ -469,8 +469,8 @@ fn accepted<T>(mut accept: impl FnMut() -> rustix::io::Result<T>) -> io::Result<
     Ok(None)
 }
 
-/// Receives. A call that a signal has interrupted says nothing of the socket: taken for an empty one it would not be
-/// read again before more arrives.
+/// Receives. A call that a signal interrupts does not show whether the socket is empty: if it counted as empty, the
+/// socket would not be read again before more arrives.
 #[inline]
 fn received(mut receive: impl FnMut() -> rustix::io::Result<usize>) -> Received {
     use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! Options of sockets that no library has.
+//! Socket options that no library offers.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -74,7 +74,7 @@ impl FromStr for SpinPolicy {
     }
 }
 
-/// What a thread without work does next.
+/// The next action of a thread without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// It looks for work again.
@@ -100,7 +100,7 @@ impl Pause {
 /// work came later            ──▶ halve; under SPIN_NS_FIRST it is 0
 /// ```
 ///
-/// Work came before the sleeper was awake: what waking costs is no part of the wait.
+/// Work arrives before the sleeper is awake: the cost of waking is not part of the wait.
 ///
 /// Waits that are longer than the limit but much alike, as those for a device are, are spun at their end: the thread
 /// sleeps, wakes a little before the work is expected, and spins while it may come.
@@ -109,13 +109,13 @@ pub struct SpinBudget {
     budget_ns: u64,
     limit_ns: u64,
     wake_ns: u64,
-    /// What a timer's wake-up takes, ns.
+    /// Time that a timer's wake-up takes, ns.
     timer_ns: u64,
     /// Least budget, ns.
     floor_ns: u64,
     /// The longest of the recent short waits, ns: it fades by an eighth with each.
     short_ns: u64,
-    /// Waits longer than half the limit: those above it, and what belongs to them.
+    /// Forecast from the waits longer than half the limit.
     long: Forecast,
 }
 
@@ -123,7 +123,7 @@ impl SpinBudget {
     /// A budget that will not pass `limit_ns`; 0 never spins, `u64::MAX` always does.
     #[must_use]
     pub fn new(limit_ns: u64) -> Self {
-        // What a busy machine takes is no cost of waking.
+        // Delays of a busy machine are no cost of waking.
         let wake_ns = wake_cost_ns().min(SPIN_NS_BOUNDS.1 / SPIN_WAKES_MAX);
         Self::with_costs(limit_ns, wake_ns, wake_ns + timer_slack_ns())
     }
@@ -139,7 +139,7 @@ impl SpinBudget {
         Self { budget_ns: self.budget_ns.max(floor_ns), floor_ns, ..self }
     }
 
-    /// What to do when the last work was done `idle_ns` ago.
+    /// The next action when the last work was done `idle_ns` ago.
     #[inline]
     #[must_use]
     pub fn pause(&self, idle_ns: u64) -> Pause {
@@ -226,8 +226,8 @@ impl Forecast {
         self.deviation_ns = self.deviation_ns - self.deviation_ns / 4 + error_ns / 4;
     }
 
-    /// From when on and until when work is expected, ns after the last; at most as long as one may spin, and none if
-    /// most waits would end outside.
+    /// The time span in which work is expected, ns after the last work, no longer than the longest spin; `None` if most
+    /// waits would end outside it.
     fn window(&self, limit_ns: u64, wake_ns: u64) -> Option<Range<u64>> {
         let margin_max_ns = limit_ns / 2;
         let margin_ns = (self.deviation_ns * 2).max(wake_ns / 2).min(margin_max_ns);
@@ -249,8 +249,8 @@ mod tests {
         SpinBudget::with_costs(LIMIT_NS, WAKE_NS, WAKE_NS + SLACK_NS)
     }
 
-    /// What a thread with this budget does in a wait of `waited_ns`: the time it spins and the time after which it has
-    /// the work, ns.
+    /// A wait of `waited_ns` of a thread with this budget: the time it spins, and the time after which it has the work,
+    /// ns.
     fn wait(budget: &mut SpinBudget, waited_ns: u64) -> (u64, u64) {
         const STEP_NS: u64 = 1_000;
         let (mut now_ns, mut spun_ns, mut was_asleep) = (0, 0, false);

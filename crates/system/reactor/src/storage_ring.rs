@@ -22,7 +22,7 @@ pub struct StorageRing {
     counters: StorageRingCounters,
 }
 
-/// What a [`StorageRing`] counts.
+/// Counters of a [`StorageRing`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StorageRingCounters {
     /// Operations that have completed.
@@ -57,7 +57,7 @@ impl StorageRing {
         self.engine.register_file(file)
     }
 
-    /// Whether operations have used registered buffers. Without, the limit of locked memory was reached.
+    /// Whether operations have used registered buffers. If not, the limit of locked memory was reached.
     #[must_use]
     pub fn has_registered_buffers(&self) -> bool {
         self.engine.has_registered_buffers()
@@ -81,13 +81,13 @@ impl StorageRing {
         self.outstanding
     }
 
-    /// What it counted.
+    /// Its counters.
     #[must_use]
     pub fn counters(&self) -> StorageRingCounters {
         self.counters
     }
 
-    /// Submits what was started, and calls `each` with every completion that is there.
+    /// Submits the started operations, and calls `each` with every completion that is there.
     ///
     /// # Errors
     /// If the ring fails.

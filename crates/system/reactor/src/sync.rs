@@ -1,4 +1,4 @@
-//! What a mailbox is made of. `tests/wake_up/sync.rs` has a model of each in their place.
+//! The parts of a mailbox; `tests/wake_up/sync.rs` has a model of each in their place.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -81,7 +81,7 @@ pub struct Reactor<A: Application> {
     application: A,
     pub(crate) io: ReactorIo<A::Message>,
     counters: Arc<TurnCounters>,
-    /// The last turn has left something for the next one.
+    /// Whether the last turn left work for the next one.
     is_behind: bool,
     events: Vec<Event>,
     /// For waits while storage operations run, and for others: a device answers in a time of its own.

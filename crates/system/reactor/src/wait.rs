@@ -1,4 +1,4 @@
-//! One wait of a thread for work: what it did in it, and what the spin budget learns from it.
+//! One wait of a thread for work: its pauses, and what the spin budget learns from it.
 
 use crate::spin::{Pause, SpinBudget};
 
@@ -6,7 +6,7 @@ use crate::spin::{Pause, SpinBudget};
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     since_ns: u64,
-    /// What the thread did last, before it looked for work again: nothing yet, or this.
+    /// The last pause before the thread looked for work again; `None` if it made none yet.
     last: Option<Pause>,
     has_slept: bool,
 }
@@ -33,7 +33,7 @@ impl Wait {
         self.has_slept
     }
 
-    /// The thread does this next.
+    /// Records the pause that the thread makes next, and returns it.
     #[inline]
     pub fn on_pause(&mut self, pause: Pause) -> Pause {
         self.last = Some(pause);

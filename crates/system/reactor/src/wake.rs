@@ -13,7 +13,7 @@ use rustix::time::Timespec;
 /// Sleeps measured: odd, for their median.
 const SAMPLE_COUNT: usize = 9;
 
-/// One of them, ns: long enough for a core to be halted for good.
+/// Length of each, ns: long enough for a core to be halted.
 const SAMPLE_NS: u64 = 100_000;
 
 /// The delay of a wake-up, ns: the median of a few sleeps of the first thread that asks, a millisecond in all.
@@ -22,7 +22,7 @@ pub(crate) fn wake_cost_ns() -> u64 {
     *COST_NS.get_or_init(measure)
 }
 
-/// By how much the kernel may delay timers of this thread, to wake once for several, ns.
+/// Delay that the kernel may add to timers of this thread, to wake once for several, ns.
 pub(crate) fn timer_slack_ns() -> u64 {
     thread::current_timer_slack().unwrap_or_default()
 }

@@ -120,7 +120,7 @@ fn written(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<
     calls.sync(path)
 }
 
-/// A temporary name of a file, which nobody can foresee.
+/// A temporary name of a file, unpredictable to others.
 fn beside(path: &Path) -> io::Result<PathBuf> {
     let mut random = [0; 8];
     Randomness::System.fill(&mut random)?;

@@ -58,7 +58,7 @@ enum Work {
 unsafe impl Send for Job {}
 
 impl Job {
-    /// Of an operation on a file of the system; it may be moved, as its buffer's address stays.
+    /// The job of an operation on a file of the system. The operation may be moved: its buffer's address stays.
     ///
     /// # Panics
     /// If the file is simulated, or if more of the buffer is to be skipped than there is.
@@ -216,10 +216,10 @@ mod tests {
     use crate::buffers::Pool;
     use crate::operation::File;
 
-    /// Operations end within so long.
+    /// Time within which operations end.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Carries them out, and what is left of those that stop short.
+    /// Carries operations out, and the rest of those that stop short.
     fn run_all(workers: &Workers, operations: &mut [Operation]) {
         for (slot, operation) in (0..).zip(&mut *operations) {
             workers.start(slot, Job::of(operation));

@@ -277,7 +277,7 @@ impl LingeringClose {
 }
 
 impl Drop for LingeringClose {
-    /// Resets the connection; [`Held`] leaks what the kernel may still read.
+    /// Resets the connection; [`Held`] leaks memory that the kernel may still read.
     fn drop(&mut self) {
         if !self.take_notices() {
             self.abort();
@@ -416,7 +416,7 @@ mod tests {
         }
     }
 
-    /// What an observer of a buffer sees: its pool has it again when the buffer is freed.
+    /// A held buffer; its pool has the bytes again once it is freed.
     fn held_buffer(pool: &Pool, awaited_count: u32) -> Held {
         let mut held = Held::new(awaited_count);
         held.push(vec![1; 100], vec![Payload::Buffer(pool.take(4096).unwrap())]);

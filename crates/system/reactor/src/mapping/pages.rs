@@ -28,7 +28,7 @@ pub(super) fn reserve(length: usize, is_open: bool) -> io::Result<NonNull<u8>> {
 /// Makes pages readable and writable.
 ///
 /// # Safety
-/// They are in what was reserved.
+/// They are in a range of [`reserve`].
 #[cfg(not(miri))]
 pub(super) unsafe fn open(start: NonNull<u8>, length: usize) -> io::Result<()> {
     // SAFETY: the caller's contract; granting access removes none.
@@ -69,7 +69,7 @@ pub(super) unsafe fn discard(start: NonNull<u8>, length: usize) -> io::Result<()
     Ok(())
 }
 
-/// Gives back what was reserved.
+/// Gives back a reserved range.
 ///
 /// # Safety
 /// The range is that of one call of [`reserve`], and nothing refers to it.
