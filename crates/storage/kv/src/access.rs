@@ -1,8 +1,8 @@
 //! When items were last accessed, in six bits of their headers.
 //!
 //! Time is divided into *ticks* of a minute or more. An access leaves the number of the tick, modulo 20, as the item's
-//! *stamp*, so a header is written at most once per tick. A hand passes over all items once in six ticks, and has older
-//! stamps name the tens of ticks, and later the hundreds, in which the access was, before their numbers return:
+//! *stamp*, so a header is written at most once per tick. A hand passes over all items once in six ticks, and converts
+//! older stamps to tens of ticks, and later to hundreds, before their numbers recur:
 //!
 //! ```text
 //! stamp  0..20: one of the last 20 ticks │ 20..40: of the last 20 tens │ 40..60: of the last 20 hundreds │ 63: older
@@ -22,8 +22,8 @@ const TICK_S: u32 = 60;
 const NUMBER_COUNT: u32 = 20;
 /// Ticks in a number of each level.
 const TICKS: [u32; 3] = [1, 10, 100];
-/// At this age, in numbers of its level, the hand moves a stamp to the next level. An item that was moved behind the hand
-/// is passed after two passes only: until then its stamp is less than 20 numbers old.
+/// At this age, in numbers of its level, the hand moves a stamp to the next level. An item that was moved behind the
+/// hand is passed after two passes only: until then its stamp is less than 20 numbers old.
 const AGES_MAX: [u32; 3] = [6, 16, 18];
 /// Ticks of a pass of the hand over all regions.
 const PASS_TICKS: u32 = 6;
@@ -36,7 +36,7 @@ pub(crate) struct AccessClock {
     tick: u32,
     /// The stamp of the present tick.
     now: u8,
-    /// By stamp: the second at which what it names began.
+    /// By stamp: the second at which its tick, or its ten or hundred ticks, began.
     began_s: [u32; TICKS.len() * NUMBER_COUNT as usize],
     /// The second at which there is something to do: 0 while the hand moves.
     due_s: u32,

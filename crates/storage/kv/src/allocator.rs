@@ -300,7 +300,7 @@ impl Allocator {
                 if !self.evictor.may_evict() || self.pairs.journal.is_some() {
                     return false;
                 }
-                // Full of pairs of its own, the index still reaches its size.
+                // An index full of its own pairs still reaches its size.
                 self.pairs.table.index.squeeze();
                 break;
             };

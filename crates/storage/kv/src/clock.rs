@@ -1,20 +1,20 @@
-//! The clock of a partition, by which its pairs expire, and what its log keeps of it.
+//! The clock of a partition, by which its pairs expire, and the time that its log keeps.
 //!
 //! The clock follows the time since the boot of the machine, which no step of the wall clock changes. The wall clock is
 //! used where a client gives or gets Unix time, and at the first start after a boot.
 //!
-//! Expiry times in a log are in *log time*: seconds that go on from one start to the next, at first Unix time. What
-//! passed between the last mark of a log and a start is known
+//! Expiry times in a log are in *log time*: seconds that go on from one start to the next, at first Unix time. The time
+//! between the last mark of a log and a start is known
 //!
 //! ```text
 //! in the same boot  │ by the time since the boot
-//! in another one    │ by the wall clock; it is at least what may pass without another mark, unless a stop wrote that one
+//! in another one    │ by the wall clock; at least the longest time between marks, unless a stop wrote the last one
 //!                   │ if the wall clock shows less than before, not at all: every pair with an expiry has expired
 //! ```
 
 use reactor::Moment;
 
-/// What may pass after a mark without another one, s, if pairs expire meanwhile.
+/// The longest time without another mark, s, if pairs expire meanwhile.
 pub(crate) const UNMARKED_S: i64 = 60;
 
 /// The latest second to which the clock skips: later ones leave no room for expiry times.
@@ -58,7 +58,7 @@ pub struct Clock {
 struct Resumed {
     /// How far log time was ahead of Unix time, s.
     log_ahead_s: i64,
-    /// What may have passed after the last moment that the log shows, s.
+    /// The longest time that may have passed after the last moment that the log shows, s.
     unmarked_s: i64,
     /// The latest Unix time that the log shows, s.
     unix_s: i64,
@@ -141,7 +141,7 @@ impl Clock {
         }
     }
 
-    /// What a mark in the log says now.
+    /// The time for a mark in the log.
     pub(crate) fn log_time(&self, is_last: bool) -> LogTime {
         let Moment { boot, since_boot_s, unix_s } = self.moment;
         LogTime { boot, since_boot_s, log_s: self.log_s(), unix_s, is_last }
@@ -184,8 +184,9 @@ impl Clock {
         }
     }
 
-    /// The log is read: from now on pairs are stored. If the wall clock shows less than when the log was written, returns
-    /// how much less at least, s: it is unknown how much time has passed, and log time goes on behind `expires_until_s`.
+    /// The log is read: from now on pairs are stored. If the wall clock shows less than when the log was written,
+    /// returns how much less at least, s: it is unknown how much time has passed, and log time goes on behind
+    /// `expires_until_s`.
     pub(crate) fn end_recovery(&mut self, expires_until_s: i64) -> Option<i64> {
         self.started_s = self.now_s;
         let resumed = self.resumed.take()?;
@@ -216,7 +217,7 @@ mod tests {
         clock.log_time(is_last)
     }
 
-    /// What is left of an expiry 200 s after the mark, s, at this moment of another start, and whether that is known.
+    /// Time left of an expiry 200 s after the mark, s, at this moment of another start, and whether that is known.
     fn left_s(last: &LogTime, now: Moment) -> (i64, bool) {
         let mut clock = Clock::at(now);
         clock.resume(last);
@@ -265,7 +266,7 @@ mod tests {
                     assert!(!left_s(&last, moment(boot, 7, unix_s)).1, "{unix_s}");
                 }
             }
-            // The machine does not tell its boots apart, or counts less.
+            // The machine does not distinguish its boots, or counts less.
             assert_eq!(left_s(&LogTime { boot: 0, ..last }, moment(0, 1130, UNIX_S + 230)), (70, true));
             assert_eq!(left_s(&last, moment(1, 1099, UNIX_S + 230)), (70, true));
         }
@@ -319,7 +320,7 @@ mod tests {
         }
     }
 
-    /// Numbers that no clock has: of a file that somebody wrote, or after a wall clock that was far off.
+    /// Times that no clock has: of a forged file, or after a wall clock that was far off.
     #[test]
     fn no_time_is_too_far_away() {
         for extreme in [i64::MIN, -1, 0, 1 << 39, i64::MAX] {

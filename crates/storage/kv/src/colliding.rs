@@ -10,17 +10,18 @@ use crate::key::{KeyHash, KeyHasher};
 /// Bits of the bucket that near keys share: as many buckets as the index of a small partition has, and more.
 const BUCKET_BITS: u32 = 11;
 
-/// Bytes of what ends the longer keys.
+/// Bytes at the end of the longer keys.
 const FILLER_BYTES: usize = 8;
 
 /// Makes keys that collide.
 ///
-/// All keys of a kind have one hash. Those of kinds that are equal modulo two have their bucket and their tag in common.
-/// Keys of kinds 0 and 1 are short enough for the index, and for NVMe.
+/// All keys of a kind have one hash. Those of kinds that are equal modulo two have their bucket and their tag in
+/// common. Keys of kinds 0 and 1 are short enough for the index, and for NVMe.
 #[derive(Clone, Debug)]
 pub struct CollidingKeys {
     secrets: RapidSecrets,
-    /// What ends the keys of each kind, so that its hash is near that of the first kind with which it shares a bucket.
+    /// The last bytes of the keys of each kind, chosen so that its hash is near that of the first kind with which it
+    /// shares a bucket.
     fillers: [u32; Self::KIND_COUNT as usize],
 }
 
@@ -28,7 +29,7 @@ impl CollidingKeys {
     /// Kinds of keys.
     pub const KIND_COUNT: u32 = 6;
 
-    /// Keys for partitions with this seed. Near keys belong to the same one of so many partitions.
+    /// Keys for partitions with this seed. Near keys belong to the same one of `partition_count` partitions.
     #[must_use]
     pub fn new(seed: u64, partition_count: usize) -> Self {
         let hasher = KeyHasher::new(seed);
@@ -49,7 +50,7 @@ impl CollidingKeys {
         keys
     }
 
-    /// A key of this kind. It is text if the secrets are that.
+    /// A key of this kind. It is text if the secrets are text.
     ///
     /// # Panics
     /// If there is no such kind.

@@ -32,8 +32,8 @@ fn put(processor: &mut Processor, key: &[u8], value: &[u8]) {
 }
 
 /// Fills the index to `load` of its buckets' cells with pairs that take `cells` each, and counts the lines that
-/// operations touch, each line once per operation and kind. An operation that writes a line that it has read
-/// counts both; what is written and then read counts once.
+/// operations touch, each line once per operation and kind. An operation that writes a line that it has read counts
+/// both; one that is written and then read counts once.
 fn measure(key_bytes: usize, value_bytes: usize, cells: usize, load: f64) -> Touched {
     let settings = Settings { memory_bytes: 48 << 20, eviction: Eviction::None, ..Settings::default() };
     let mut processor = Processor::new(settings).expect("memory");
@@ -119,8 +119,8 @@ fn a_pair_of_16_and_32_bytes_costs_at_most_72_bytes() {
     assert!(count >= 1 << 20);
 }
 
-/// Stores keys of 8 bytes with values of 1 to 15, outside of the index, from `first` on until one is refused. Their blocks
-/// have one or two units, and those of two begin at a line. Returns the first number that was refused.
+/// Stores keys of 8 bytes with values of 1 to 15, outside of the index, from `first` on until one is refused. Their
+/// blocks have one or two units, and those of two begin at a line. Returns the first number that was refused.
 fn store_short_items(processor: &mut Processor, first: usize) -> usize {
     let mut room = [0; 32];
     for number in first.. {
@@ -148,7 +148,7 @@ fn items_are_not_moved_for_units_that_are_skipped_again() {
     let moved_count = processor.counters().moved_count;
     println!("{moved_count} of {count} items moved");
     assert_eq!(moved_count, 0, "nothing was freed");
-    // What is freed between others is used again, and each refused store ends.
+    // Freed blocks between others are used again, and each refused store ends.
     let mut room = [0; 32];
     for number in (0..count).step_by(3) {
         let key = key(number, 8, &mut room);

@@ -1,4 +1,4 @@
-//! A record of evicted pairs, kept while somebody wants to know.
+//! A record of evicted pairs, kept on request.
 
 /// Pairs recorded between two calls of [`take`](EvictedPairs::take): more are only counted.
 const COUNT_MAX: usize = 1024;

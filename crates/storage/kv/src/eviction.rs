@@ -12,13 +12,13 @@
 //! turn, for items of any size, pieces, chunks, or the index.
 //!
 //! New has a share of the items' memory, and the hand passes over it while it has more. A key that is stored again soon
-//! after it was evicted goes to Kept. Such a key raises the share of New if New would still hold it, were it longer by a
-//! tenth of all items, and lowers the share if Kept would: the share settles where more memory would bring both queues
-//! the same number of hits. So new items leave soon during scans, and stay longer while popularity drifts, or where
-//! keys are used a second time after a while and then never.
+//! after it was evicted goes to Kept. Such a key raises the share of New if New would still hold it, were it longer by
+//! a tenth of all items, and lowers the share if Kept would: the share settles where more memory would bring both
+//! queues the same number of hits. So new items leave soon during scans, and stay longer while popularity drifts, or
+//! where keys are used a second time after a while and then never.
 //!
-//! An item of New that was used more than once goes to Kept. Of those that were used once a part goes there: the smaller,
-//! the fewer of the earlier ones were used in Kept. Keys that are used twice and never again would fill it.
+//! An item of New that was used more than once goes to Kept. Of those that were used once a part goes there: the
+//! smaller, the fewer of the earlier ones were used in Kept. Keys that are used twice and never again would fill it.
 //!
 //! Keys that are stored in a loop longer than memory would push each other out of Kept before their next use. Each key
 //! that is stored again after it was evicted from Kept lowers the part of such keys that go there, and each that is
@@ -57,15 +57,14 @@ const SHARE: u64 = WHOLE / 10 * 3;
 const SHARES: RangeInclusive<u64> = WHOLE / 50..=WHOLE / 5 * 4;
 /// A key that changes the share of New changes it by its bytes, times this and its weight.
 const SHARE_STEP: u64 = 4;
-/// By how much longer a queue would have to be to still hold a key that changes the share of New: one of so many of all
-/// items.
+/// A key changes the share of New if its queue would still hold it, were it longer by one in this many of all items.
 const LONGER_ONE_IN: u64 = 10;
 /// The largest weight of such a key, where few keys of its queue are remembered.
 const WEIGHT_MAX: u64 = 1 << 16;
-/// If so many of ten items that went to Kept after one use were used there, all such items go there; with fewer, a
+/// If this many of ten items that went to Kept after one use were used there, all such items go there; with fewer, a
 /// part in proportion.
 const ONCE_ENOUGH: u64 = 3;
-/// The smallest part: one of so many, so that a change is noticed.
+/// The smallest part: one in this many, so that a change is noticed.
 const ONCE_ONE_IN: u64 = 50;
 /// Items counted before the part is below all.
 const ONCE_KNOWN: u64 = 100;
@@ -95,7 +94,7 @@ const SHRINK_STEPS: (usize, usize) = (4096, 2048);
 /// Regions scanned for expired items at a time, when eviction is disabled.
 const SCAN_COUNT: usize = 64;
 
-/// What memory is wanted for.
+/// The purpose of wanted memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Demand {
     /// Items, pieces, or chunks.
@@ -121,7 +120,7 @@ pub(crate) struct Evictor {
     ghosts: Ghosts,
     /// By queue: its oldest region, and the unit in it that the hand examines next.
     hands: [(u32, usize); 2],
-    /// What the present store may still move: units of used items, and buckets of an index that grows, or shrinks.
+    /// Moves left to the present store: units of used items, and buckets of an index that grows, or shrinks.
     moves_left: usize,
     growth_steps_left: usize,
     shrink_steps_left: usize,
@@ -178,7 +177,7 @@ impl Evictor {
         let all_units = (new_units + kept_units).max(1);
         let weight = weight(counts, queue, later_count, item_count);
         let step = SHARE_STEP * weight * units(bytes) as u64 * (WHOLE / all_units);
-        // Of an item evicted from New: what was stored since, New once and then as much as was evicted later.
+        // Stored since an item evicted from New: the size of New, and then as much as was evicted later.
         let since_stored = WHOLE / all_units * new_units + WHOLE / item_count.max(1) * later_count;
         match queue {
             Queue::New if since_stored > WHOLE => {}
@@ -292,7 +291,7 @@ impl Evictor {
                 blocked = if blocked.is_none() { Some(queue) } else { None };
             }
         }
-        // What is left of items cannot go now: the index gives way, however much of it is moved.
+        // The remaining items cannot be evicted now: the index shrinks, however many buckets are moved.
         demand == Demand::Items && is_index_older(pairs, None) && self.shrink_index(pairs, before, false)
     }
 
@@ -349,8 +348,8 @@ impl Evictor {
         all < ONCE_KNOWN || self.draw() < chance
     }
 
-    /// Changes the time for which regions of Kept stay, after an item of `bytes` was passed. Where most are used again,
-    /// a scan goes by; where few are, other keys are in use now.
+    /// Changes the time for which regions of Kept stay, after an item of `bytes` was passed. If most are used again,
+    /// the others are of a scan; if few are, the keys in use have changed.
     fn note_kept(&mut self, regions: &Regions, queue: Queue, bytes: u64, is_used: bool) {
         if queue == Queue::Kept {
             let longer = self.kept_for + if is_used { LONGER_IF_USED * bytes } else { 0 };
@@ -422,8 +421,8 @@ impl Evictor {
         false
     }
 
-    /// Removes expired items from the next `region_count` regions. Returns the number removed, and the second before the
-    /// first of the others expires.
+    /// Removes expired items from the next `region_count` regions. Returns the number removed, and the second before
+    /// the first of the others expires.
     pub(crate) fn remove_expired(&mut self, pairs: &mut Pairs, region_count: usize) -> (usize, u32) {
         let count = pairs.heap.regions.count() as u32;
         let mut removed = 0;
@@ -448,8 +447,8 @@ impl Evictor {
     }
 
     /// Drops the values of the least used of a few regions from memory, as far as they are in the log. Returns whether
-    /// that freed anything. A region without such values is not searched again before it gets one: memory may be full for
-    /// long, and each store asks.
+    /// that freed anything. A region without such values is not searched again before it gets one: memory may be full
+    /// for long, and each store asks.
     pub(crate) fn demote_region(&mut self, pairs: &mut Pairs) -> bool {
         if pairs.heap.regions.may_drop_count() == 0 {
             return false;
@@ -572,7 +571,7 @@ fn may_demote(pairs: &Pairs, item: u32) -> bool {
 }
 
 /// Prepares a region for dropping its values. `false` if that could use up the last free regions: stubs take memory
-/// before the region is free, and what is left in it once it is moved.
+/// before the region is free, and so do the items left in it, once they are moved.
 fn begin_demotion(pairs: &mut Pairs, region: u32) -> bool {
     let regions = &pairs.heap.regions;
     let free_count = regions.free_count();
@@ -594,7 +593,7 @@ fn begin_demotion(pairs: &mut Pairs, region: u32) -> bool {
         is_dropped
     });
     let regions = &mut pairs.heap.regions;
-    // What is left can be moved, and the region is free then.
+    // The items left can be moved, and the region is free then.
     let is_emptied =
         left_units == 0 || queue != Queue::Fetched && dropped_units >= FREED_MIN && !regions.has_held(region);
     if is_emptied {
@@ -649,8 +648,8 @@ fn age(pairs: &mut Pairs, region: u32) -> usize {
     uses * 64 / seen.max(1)
 }
 
-/// How much a key weighs that was evicted from a queue `later_count` keys ago: 0 if the queue would not have held it with
-/// a tenth more of all items. Where fewer keys of the queue are remembered than that, each of them weighs more.
+/// How much a key weighs that was evicted from a queue `later_count` keys ago: 0 if the queue would not have held it
+/// with a tenth more of all items. Where fewer keys of the queue are remembered than that, each of them weighs more.
 fn weight(counts: [u64; 2], queue: Queue, later_count: u64, item_count: u64) -> u64 {
     let (own, all) = (counts[queue as usize], counts[0] + counts[1]);
     let remembered = Ghosts::PER_ITEM as u64 * LONGER_ONE_IN;
@@ -680,7 +679,7 @@ fn move_item(pairs: &mut Pairs, item: u32, queue: Queue) -> Option<u32> {
     Some(to)
 }
 
-/// Moves what is in a region elsewhere. Returns whether the region is then free.
+/// Moves the content of a region elsewhere. Returns whether the region is then free.
 fn empty_by_moving(pairs: &mut Pairs, region: u32) -> bool {
     let use_ = pairs.heap.regions.use_of(region);
     match use_ {

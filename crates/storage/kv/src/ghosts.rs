@@ -5,8 +5,8 @@
 //! │ newest │ next  │ …          │     a line of 32 fingerprints of 16 bits; the lowest bit is the queue, 0 none
 //! ```
 //!
-//! A key has one line. There are twice as many fingerprints as items, up to those that fit in each line. For large items
-//! only some of the lines are used, so that the place of a key in its line tells how long ago it was evicted.
+//! A key has one line. There are twice as many fingerprints as items, up to those that fit in each line. For large
+//! items only some of the lines are used, so that the place of a key in its line shows how long ago it was evicted.
 
 use crate::key::KeyHash;
 use crate::regions::Queue;
@@ -112,7 +112,7 @@ impl Ghosts {
         }
     }
 
-    /// Forgets a key. Returns what is known of it.
+    /// Forgets a key. Returns the queue that it was evicted from, and how long ago.
     pub(crate) fn take(&mut self, hash: KeyHash) -> Option<Ghost> {
         let (line, tag) = self.place(hash);
         let slots = self.lines.get_mut(line)?;

@@ -1,4 +1,4 @@
-//! How much of a log its pairs may fill, and what is kept for cleaning.
+//! How much of a log its pairs may fill, and the room that is kept for cleaning.
 //!
 //! ```text
 //! all segments │ records of pairs …
@@ -6,9 +6,9 @@
 //!              │ the segment being filled, and what each round of cleaning gains at least
 //!              │ reserve                               begun for cleaning only: stores wait meanwhile
 //! ```
-//! Of each segment the header is no record, nor are the rest of the last block of each write, the list of names of the
-//! write before, and the end that the next record does not fit in: little more than a block, since longer records are begun
-//! there, and have a second head in the next segment. A name in a list counts as a part of its record.
+//! In each segment the header is no record, nor are the rest of the last block of each write, the list of names of the
+//! write before, and an end that the next record does not fit in: little more than a block, since longer records are
+//! begun there, and have a second head in the next segment. A name in a list counts as a part of its record.
 //!
 //! Rewriting the records of a segment may take more room than they took. If all records lie in the oldest segments, and
 //! these are full to the last byte, the reserve covers that until cleaning comes to the first empty space. So cleaning
@@ -16,8 +16,8 @@
 
 use crate::record::{KEYED_BYTES_MAX, NAMES_EXTRA_BYTES, RECORD_EXTRA_BYTES, TAIL_BYTES};
 
-/// Segments of the reserve besides those for the rests of blocks: one is filled while another one is cleaned, and one is
-/// for changes that must be durable before a segment is freed.
+/// Segments of the reserve besides those for the rests of blocks: one is filled while another one is cleaned, and one
+/// is for changes that must be durable before a segment is freed.
 const WORKING_COUNT: u64 = 2;
 /// Bytes of the rest of a value besides the value.
 const REST_EXTRA_BYTES: u64 = (KEYED_BYTES_MAX + TAIL_BYTES) as u64;
@@ -26,10 +26,10 @@ const SPARE_COUNT: u64 = 2;
 /// The part of the segments that records may fill at most, in thousandths: with more, cleaning would write some twenty
 /// times as much as stores.
 const LIVE_MAX: u64 = 925;
-/// The part of the memory that values waiting to be rewritten may take: one in so many.
+/// The part of the memory that values waiting to be rewritten may take: one in this many.
 const GATHERED_ONE_IN: usize = 16;
 
-/// What of a log is used for what.
+/// The uses of the space of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Headroom {
     segment_bytes: u64,
@@ -45,8 +45,8 @@ pub(crate) struct Headroom {
 }
 
 impl Headroom {
-    /// That of a log of so many segments, written in blocks and at most `write_bytes_max` at a time, of a partition with
-    /// so much memory.
+    /// The headroom of a log of `segment_count` segments, written in blocks and at most `write_bytes_max` at a time, of
+    /// a partition with `memory_bytes`.
     pub(crate) fn new(
         (segment_count, segment_bytes, block_bytes): (u64, u64, u64),
         write_bytes_max: usize,
@@ -71,7 +71,7 @@ impl Headroom {
         }
     }
 
-    /// Bytes of records that a segment holds at least once they were rewritten, if the longest has so many.
+    /// Bytes of records that a segment holds at least once they were rewritten, if the longest has `longest_bytes`.
     fn full_bytes(&self, longest_bytes: u64) -> u64 {
         self.segment_bytes.saturating_sub(self.overhead_bytes + longest_bytes.min(self.end_bytes_max))
     }
@@ -81,14 +81,14 @@ impl Headroom {
         self.segment_count * self.segment_bytes
     }
 
-    /// Limit on the records of all pairs, bytes, if the longest has so many.
+    /// Limit on the records of all pairs, bytes, if the longest has `longest_bytes`.
     pub(crate) fn live_bytes_max(&self, longest_bytes: u64) -> u64 {
         let live_count = self.segment_count.saturating_sub(self.reserve_count as u64 + SPARE_COUNT);
         (live_count * self.full_bytes(longest_bytes)).min(self.bytes() / 1000 * LIVE_MAX)
     }
 
-    /// Number of free segments below which the oldest is cleaned, if the records of all pairs take `live_bytes`: half of
-    /// what cleaning can free, but at most a quarter of all, and more than stores need to go on.
+    /// Number of free segments below which the oldest is cleaned, if the records of all pairs take `live_bytes`: half
+    /// of what cleaning can free, but at most a quarter of all, and more than stores need to go on.
     pub(crate) fn cleaned_below(&self, live_bytes: u64, longest_bytes: u64) -> usize {
         let live_count = live_bytes.div_ceil(self.full_bytes(longest_bytes).max(1)) + 1;
         let free_count = self.segment_count.saturating_sub(live_count) as usize;
@@ -104,7 +104,7 @@ mod tests {
 
     const BLOCK_BYTES: u64 = 4096;
 
-    /// The share of a log for records of at most so many bytes.
+    /// The share of a log for records of at most `longest_bytes`.
     fn share(segment_count: u64, segment_bytes: u64, longest_bytes: u64, memory_bytes: usize) -> f64 {
         let headroom = Headroom::new((segment_count, segment_bytes, BLOCK_BYTES), 256 << 10, memory_bytes);
         headroom.live_bytes_max(longest_bytes) as f64 / headroom.bytes() as f64

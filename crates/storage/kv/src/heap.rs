@@ -35,7 +35,7 @@ pub(crate) struct Heap {
     pub(crate) chunked: Chunked,
     pub(crate) pins: PinTable,
     pub(crate) access: AccessClock,
-    /// A record of evicted pairs, if somebody wants it.
+    /// A record of evicted pairs, if one is wanted.
     pub(crate) evicted: Option<Box<EvictedPairs>>,
     /// Whether items hold their offset in a log.
     pub(crate) has_log: bool,

@@ -38,7 +38,7 @@ const NONE: u32 = u32::MAX;
 /// One past the last hash. Only the half of a hash that selects the bucket counts.
 const HASHES: u64 = 1 << 32;
 
-/// The index of a partition: which line is whose bucket.
+/// The index of a partition: maps hashes to the lines of their buckets.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// The first lines of its regions, in order.

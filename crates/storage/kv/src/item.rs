@@ -68,14 +68,14 @@ const LENGTH_BITS: u32 = 13;
 const FLAG_BITS: u32 = 16;
 /// Bits of the expiry, in seconds of the partition's clock: 17 years.
 const EXPIRY_BITS: u32 = 29;
-/// The latest expiry that a pair can have: later ones never come.
+/// The latest expiry that a pair can have: later ones mean never.
 pub(crate) const EXPIRY_MAX: u32 = (1 << EXPIRY_BITS) - 1;
 const FLAGS_FROM: u32 = LENGTH_BITS + STAMP_BITS;
 const EXPIRY_FROM: u32 = FLAGS_FROM + FLAG_BITS;
 const _: () = assert!(PIECE_BYTES < 1 << LENGTH_BITS && EXPIRY_FROM + EXPIRY_BITS == u64::BITS);
 
-/// The last CAS number given, when `last` was, and a pair has `cas`. Numbers go on beyond [`CAS_MAX`], and pairs have their
-/// lower bits.
+/// The last CAS number given, after `last` and the `cas` of a pair. Numbers go on beyond [`CAS_MAX`], and pairs have
+/// their lower bits.
 #[inline]
 pub(crate) fn later_cas(last: u64, cas: u64) -> u64 {
     let ahead = cas.wrapping_sub(last) & CAS_MAX;

@@ -19,7 +19,7 @@ pub(crate) struct Journal {
     longest_bytes: u64,
     /// The longest value.
     pub(crate) value_bytes_max: usize,
-    /// What memory is taken for: recovery, and then stores.
+    /// The present purpose of taking memory: recovery, and then stores.
     pub(crate) purpose: Purpose,
     /// Whether answers wait until their changes are durable.
     answers_wait: bool,
@@ -32,8 +32,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// The journal of an empty partition, whose longest value may have `value_bytes_max`. What is in the log is read
-    /// first.
+    /// The journal of an empty partition, whose longest value may have `value_bytes_max`. The log is read first.
     pub(crate) fn new(headroom: Headroom, value_bytes_max: usize, answers_wait: bool) -> Self {
         Self {
             changes: Changes::default(),
@@ -106,7 +105,7 @@ impl Journal {
         self.headroom.cleaned_below(live_bytes(counters), self.longest_bytes)
     }
 
-    /// What the pairs take of the log.
+    /// The space of the log that the pairs take.
     pub(crate) fn room(&self, counters: &Counters) -> LogRoom {
         let live_bytes_max = self.headroom.live_bytes_max(self.longest_bytes);
         let bytes = self.headroom.bytes();
@@ -115,7 +114,7 @@ impl Journal {
 }
 
 crate::counters! {
-    /// What the pairs of a partition take of its log.
+    /// The space of its log that the pairs of a partition take.
     pub struct LogRoom {
         /// Bytes of the records of all pairs.
         pub live_bytes: u64,

@@ -124,7 +124,7 @@ impl LogSuperblock {
     /// Its size, bytes. The names of the last write are behind it.
     pub(crate) const BYTES: usize = header_bytes(13);
 
-    /// That of a log without segments.
+    /// The superblock of a log without segments.
     pub(crate) fn new(log: u64) -> Self {
         Self {
             log,

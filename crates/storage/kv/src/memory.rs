@@ -66,7 +66,7 @@ impl Memory {
         })
     }
 
-    /// Makes it `count` lines: what is cut off has been given back, and what is added has any content.
+    /// Changes the length to `count` lines: those cut off have been given back, and those added have any content.
     ///
     /// # Errors
     /// The system's error when it refuses the memory.

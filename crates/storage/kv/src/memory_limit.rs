@@ -1,4 +1,4 @@
-//! The memory of a namespace, shared by its partitions: each has an equal share. And what their pairs take of it.
+//! The memory of a namespace, of which each partition has an equal share, and its use by their pairs.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,12 +15,12 @@ pub struct MemoryLimit {
     share_bytes_min: AtomicU64,
     /// The least memory for the present pairs, as the partitions have reported it, bytes.
     needed_bytes: AtomicU64,
-    /// What the partitions have reported of their pairs: by each.
+    /// The usage that the partitions have reported, by number.
     usage: Mutex<Vec<Usage>>,
 }
 
 crate::counters! {
-    /// What pairs take, and how many were refused.
+    /// The space that pairs take, and the number of refused stores.
     pub struct Usage {
         /// Pairs.
         pub pair_count: u64,
@@ -45,7 +45,7 @@ impl MemoryLimit {
     /// The most memory of one partition, bytes.
     pub const SHARE_BYTES_MAX: u64 = (REGIONS_MAX * REGION_BYTES) as u64;
 
-    /// `bytes` for one partition, until [`divide`](Self::divide) says for how many.
+    /// `bytes` for one partition, until [`divide`](Self::divide) sets their number.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl MemoryLimit {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// Changes the memory of all partitions, which follow when they are told to.
+    /// Changes the memory of all partitions, which follow on request.
     pub fn set(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Release);
     }
@@ -116,7 +116,7 @@ impl MemoryLimit {
         self.needed_bytes.load(Ordering::Acquire)
     }
 
-    /// What the pairs of all partitions take, as of when each last reported it.
+    /// The usage of all partitions, each as last reported.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut all = Usage::default();
@@ -124,7 +124,7 @@ impl MemoryLimit {
         all
     }
 
-    /// Records what the pairs of a partition take. Returns the number to report under.
+    /// Records the usage of a partition. Returns the number to report under.
     pub(crate) fn report_usage(&self, number: Option<usize>, usage: Usage) -> usize {
         let mut all = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
         let number = number.unwrap_or(all.len());

@@ -17,7 +17,7 @@ use crate::table::ListPosition;
 /// Hash seed of the partitions.
 const SEED: u64 = 5;
 
-/// One key in so many collides with others.
+/// One key in this many collides with others.
 const COLLIDING_EVERY: u16 = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// All keys from a position on, in pages of so many.
+/// All keys from a position on, in pages of `page_count`.
 fn all_keys(processor: &Processor, first: ListPosition, page_count: usize) -> Vec<Vec<u8>> {
     let (mut keys, mut next) = (Vec::new(), Some(first));
     while let Some(position) = next {

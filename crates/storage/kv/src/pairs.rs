@@ -170,8 +170,9 @@ impl Pairs {
         self.journal.as_ref().map_or(0, |journal| journal.cleaned_below(&self.counters))
     }
 
-    /// Number of regions that the pairs need so that each value can be fetched, once all changes are written and nothing
-    /// is sent: for what then stays in memory, however it is scattered, for the longest value, and for moving.
+    /// Number of regions that the pairs need so that each value can be fetched, once all changes are written and
+    /// nothing is sent: for items that then stay in memory, however they are scattered, for the longest value, and for
+    /// moving.
     pub(crate) fn needed_regions(&self) -> usize {
         let mut fixed_units = 0;
         for region in 0..self.heap.regions.count() as u32 {

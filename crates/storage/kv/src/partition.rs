@@ -21,7 +21,7 @@ pub struct Partition {
     limit: Option<Arc<MemoryLimit>>,
     /// The least memory for the present pairs, as reported there, bytes.
     reported_bytes: u64,
-    /// What the pairs take as reported there, and the number that it was reported under.
+    /// Its usage as reported there, and the number that it was reported under.
     reported: (Usage, Option<usize>),
 }
 
@@ -95,7 +95,7 @@ impl Partition {
         }
     }
 
-    /// What its pairs take.
+    /// The space that its pairs take.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let (counters, log) = (self.processor.counters(), self.processor.log_room().unwrap_or_default());
@@ -111,7 +111,7 @@ impl Partition {
         }
     }
 
-    /// Reports what its pairs take to the limit that it shares.
+    /// Reports the space that its pairs take to the limit that it shares.
     pub fn report_usage(&mut self) {
         let (now, (before, number)) = (self.usage(), self.reported);
         if let Some(limit) = &self.limit

@@ -422,8 +422,8 @@ impl Processor {
         }
     }
 
-    /// Makes room in the log, if there is one, for a value of a key in place of the pair that was found, if necessary by
-    /// removing expired pairs. Returns where the pair is then; `None` if there is no room.
+    /// Makes room in the log, if there is one, for a value of a key in place of the pair that was found, if necessary
+    /// by removing expired pairs. Returns where the pair is then; `None` if there is no room.
     #[inline(always)]
     fn make_log_room(
         &mut self,
@@ -495,8 +495,8 @@ impl Processor {
     }
 
     /// Calls `each` with the parts of a value in order, to be changed in place; it counts as a new value, or as
-    /// `change_count` new values one after the other. A value that is being sent is copied first. All parts but the last
-    /// are multiples of 64 bytes. Returns `false` if there is no memory for the copy.
+    /// `change_count` new values one after the other. A value that is being sent is copied first. All parts but the
+    /// last are multiples of 64 bytes. Returns `false` if there is no memory for the copy.
     pub fn change(
         &mut self,
         hash: KeyHash,
@@ -680,8 +680,8 @@ impl Processor {
         self.pairs_mut().reserve_regions();
     }
 
-    /// Ends the reading of the log: from now on pairs are stored. Returns by how much the wall clock is behind the log, s,
-    /// if it is: then no pair has an expiry.
+    /// Ends the reading of the log: from now on pairs are stored. Returns by how much the wall clock is behind the log,
+    /// s, if it is: then no pair has an expiry.
     pub(crate) fn end_recovery(&mut self, expires_until_s: i64) -> Option<i64> {
         let behind_s = self.pairs_mut().clock.end_recovery(expires_until_s);
         if behind_s.is_some() {
@@ -694,7 +694,7 @@ impl Processor {
         behind_s
     }
 
-    /// What the pairs take of the log, if there is one.
+    /// The space of the log that the pairs take, if there is one.
     #[must_use]
     pub fn log_room(&self) -> Option<LogRoom> {
         Some(self.pairs().journal.as_ref()?.room(&self.pairs().counters))
@@ -726,8 +726,8 @@ impl Processor {
     }
 
     /// Whether there is memory for values of `bytes`, if necessary by dropping values that are in the log: but not the
-    /// value of `needed`, which may have been fetched for the command that brings the others. If not, there will be once
-    /// more has been written.
+    /// value of `needed`, which may have been fetched for the command that brings the others. If not, there will be
+    /// once more has been written.
     pub fn has_room(&mut self, bytes: usize, needed: Option<&[u8]>) -> bool {
         if self.writer.allocator.has_free(bytes) {
             return true;

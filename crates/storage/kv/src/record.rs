@@ -31,7 +31,7 @@ pub(crate) const TAIL_BYTES: usize = 4;
 pub(crate) const RECORD_EXTRA_BYTES: usize = HEAD_BYTES + TAIL_BYTES;
 /// Size of a name in a list of names.
 pub(crate) const NAME_BYTES: usize = 4;
-/// Size of the record of a list of names, besides the names: the range that it is of has three numbers.
+/// Size of the record of a list of names, besides the names: its range has three numbers.
 pub(crate) const NAMES_EXTRA_BYTES: usize = RECORD_EXTRA_BYTES + 3 * 8;
 /// The most bytes of a record before its value.
 pub(crate) const KEYED_BYTES_MAX: usize = HEAD_BYTES + KEY_BYTES_MAX;
@@ -109,8 +109,8 @@ impl Head {
         RECORD_EXTRA_BYTES + self.key_bytes + self.value_bytes
     }
 
-    /// Size of what is in the segment of a record at this position of it: all of it, unless it is begun there. `None` if
-    /// that cannot be there.
+    /// Size of the part of a record at this position that is in its segment: all of it, unless it is begun there.
+    /// `None` if no record can be there.
     pub(crate) fn bytes_at(&self, position: u64, segment_bytes: u64) -> Option<usize> {
         let left_bytes = segment_bytes.checked_sub(position)?;
         let is_longer = self.record_bytes() as u64 > left_bytes;
@@ -126,7 +126,7 @@ impl Head {
         record_bytes - RECORD_EXTRA_BYTES - self.key_bytes
     }
 
-    /// Encodes the record up to its value. Returns the checksum of what follows.
+    /// Encodes the record up to its value. Returns the checksum of the bytes that follow.
     pub(crate) fn encode(&self, key: &[u8], location: Location, into: &mut [u8]) -> Checksum {
         debug_assert_eq!(key.len(), self.key_bytes);
         let kind = match self.kind {
@@ -223,7 +223,7 @@ fn checksum(bytes: &[u8], location: Location) -> u32 {
 pub(crate) struct Checksum(u32);
 
 impl Checksum {
-    /// The checksum of what follows an encoded head.
+    /// The checksum of the bytes that follow an encoded head.
     pub(crate) fn behind(head: &[u8]) -> Self {
         Self(u32::from_le_bytes(head[4..8].try_into().expect("four bytes")))
     }

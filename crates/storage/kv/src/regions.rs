@@ -37,13 +37,14 @@ const NONE: u32 = u32::MAX;
 pub(crate) enum Queue {
     /// New items.
     New,
-    /// Items that were moved, because they had been used or to empty a region; stubs, and short values read at the start.
+    /// Items that were moved, because they had been used or to empty a region; stubs, and short values read at the
+    /// start.
     Kept,
     /// Items whose values were fetched from the log, or read at the start: each can leave memory once it is written.
     Fetched,
 }
 
-/// What memory is taken for.
+/// The purpose of taking memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Moving items, and stubs of values that leave memory.
@@ -56,7 +57,7 @@ pub(crate) enum Purpose {
     Stores,
 }
 
-/// Numbers of regions that are kept free, by what others are taken for.
+/// Numbers of regions that are kept free, by the purpose for which others are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reserve {
     pub(crate) moves: usize,
@@ -69,7 +70,7 @@ pub(crate) struct Reserve {
     pub(crate) wasted_units: usize,
 }
 
-/// What the slots of a region are for.
+/// The purpose of the slots of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slots {
     /// Pieces of large values.
@@ -78,7 +79,7 @@ pub(crate) enum Slots {
     Buckets,
 }
 
-/// What a region is used for.
+/// The use of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Not in use.
@@ -147,7 +148,7 @@ pub(crate) struct Regions {
     part_units: [usize; QUEUE_COUNT],
     /// Units of items that were freed or skipped in regions that are in use.
     hole_units: usize,
-    /// The free regions to be kept, what memory is taken for, and how many regions are kept free then.
+    /// The free regions to be kept, the present purpose of taking memory, and how many regions are kept free then.
     reserve: Reserve,
     purpose: Purpose,
     reserved_count: usize,
@@ -311,7 +312,7 @@ impl Regions {
         self.free_slots(slots) / slots.per_region()
     }
 
-    /// What a region is used for.
+    /// The use of a region.
     pub(crate) fn use_of(&self, region: u32) -> Use {
         debug_assert!((region as usize) < self.regions.len(), "region {region} of {}", self.regions.len());
         self.regions[region as usize].use_
@@ -329,7 +330,7 @@ impl Regions {
         self.set_purpose(self.purpose);
     }
 
-    /// Sets what memory is taken for from now on. Returns what it was taken for before.
+    /// Sets the purpose of taking memory from now on. Returns the previous one.
     pub(crate) fn set_purpose(&mut self, purpose: Purpose) -> Purpose {
         self.reserved_count = match purpose {
             Purpose::Moves => self.reserve.moves,
@@ -340,8 +341,8 @@ impl Regions {
         std::mem::replace(&mut self.purpose, purpose)
     }
 
-    /// Number of regions that fixed items of so many units need, however they are scattered, with what is not of items,
-    /// and with room for the longest value and for moving.
+    /// Number of regions needed for `fixed_units` of fixed items, however they are scattered, for everything besides
+    /// items, for the longest value, and for moving.
     pub(crate) fn needed_for_fetches(&self, fixed_units: usize) -> usize {
         let full_units = REGION_UNITS - self.reserve.wasted_units;
         let items = fixed_units.div_ceil(full_units);
@@ -685,8 +686,8 @@ impl Regions {
         taken
     }
 
-    /// The sparsest of `count` regions from region `from` on that can be emptied by moving what is in it, which frees
-    /// at least `least` units.
+    /// The sparsest of `count` regions from region `from` on that can be emptied by moving its content, which frees at
+    /// least `least` units.
     pub(crate) fn sparsest(&self, from: u32, count: usize, least: usize) -> Option<u32> {
         let mut best: Option<(usize, u32)> = None;
         for step in 0..count {
@@ -699,7 +700,7 @@ impl Regions {
                         && (self.is_packed || self.filling[queue as usize] != index as u32)
                         && region.held_count == 0 =>
                 {
-                    // Moving the items skips as many units again: without what was freed, it would never end.
+                    // Moving the items skips as many units again: if they counted, emptying regions would never end.
                     (taken, usize::from(region.filled - region.skipped) - taken)
                 }
                 Use::Slots(slots) => {

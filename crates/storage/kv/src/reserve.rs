@@ -1,8 +1,8 @@
-//! How many regions are kept free, so that what is stored in a log can be read.
+//! Regions that are kept free, so that values stored in a log can be read.
 //!
 //! Stubs, values that are too short to become one, and the index are *fixed*: only a change of the pairs frees their
-//! memory. Everything else can leave memory once it is written. So a value can be fetched if enough regions have nothing
-//! fixed in them:
+//! memory. Everything else can leave memory once it is written. So a value can be fetched if enough regions have
+//! nothing fixed in them:
 //!
 //! ```text
 //! all regions │ fixed …
@@ -25,7 +25,7 @@ pub(crate) const REGION_MEMORY_BYTES: usize = REGION_BYTES + Regions::RECORD_BYT
 
 /// Regions for moving items without a log, if these are at most an eighth.
 const MOVES: usize = 1;
-/// The same with a log: for stubs, and for what is left where they come from.
+/// The same with a log: for stubs, and for items left where they come from.
 const MOVES_WITH_LOG: usize = 2;
 /// Units that emptying a region frees at least where pairs are not evicted.
 pub(crate) const FREED_MIN: usize = REGION_UNITS / 64;
@@ -36,20 +36,20 @@ const INDEX_ONE_IN: usize = 128;
 /// Regions for the index, its overflow lines, and stubs and short values.
 const FIXED_MIN: usize = 3;
 
-/// What a partition without a log keeps free.
+/// The reserve of a partition without a log.
 pub(crate) fn without_log(region_count: usize) -> Reserve {
     let moves = MOVES.min(region_count / 8);
     Reserve { moves: 0, fetches: moves, recovery: moves, stores: moves, value: 0, wasted_units: 0 }
 }
 
-/// What a partition with a log of values of up to `value_bytes_max` keeps free.
+/// The reserve of a partition with a log of values of up to `value_bytes_max`.
 pub(crate) const fn with_log(region_count: usize, value_bytes_max: usize) -> Reserve {
     // Its block, and whole regions of its pieces and chunks.
     let value = 1 + value_bytes_max.div_ceil(REGION_BYTES);
     let recovery = MOVES_WITH_LOG + value;
     // As many units as may be free without the region being emptied, and those at its end that the next item does not
-    // fit in. Items that never leave memory are shorter than two stubs. What is needed beyond whole regions takes
-    // another one.
+    // fit in. Items that never leave memory are shorter than two stubs. Units needed beyond whole regions take another
+    // one.
     let wasted_units = FREED_MIN + 2 * STUB_UNITS_MAX;
     let scattered = region_count * wasted_units / REGION_UNITS + 1;
     let index = region_count / INDEX_ONE_IN + 1;

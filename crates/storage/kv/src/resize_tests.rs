@@ -85,7 +85,7 @@ fn memory_with_everything_in_it_shrinks_step_by_step_while_it_is_used() {
     let beyond = uses_beyond(&mut processor, 160);
     assert!(beyond.iter().all(|&count| count > 0), "{beyond:?}");
     processor.resize(10 << 20).expect("memory");
-    // Much of what is stored meanwhile is evicted by the next store, but none of it is refused or wrong.
+    // Many pairs stored meanwhile are evicted by the next store, but none is refused or wrong.
     let mut steps = 0;
     while processor.is_resizing() {
         let evicted_before = processor.counters().evicted_count;

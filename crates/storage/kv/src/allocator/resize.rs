@@ -6,9 +6,9 @@
 //!         Moving: what is left in the last regions moves to free ones before them; their pages go back to the system
 //! ```
 //!
-//! The regions cut off are the last ones of the address space, so that whole huge pages go back, and everything
-//! behind it is as in a partition that began with the new size. Stores continue meanwhile, in regions that were not
-//! withheld. What is held in the last regions, because it is sent or received, is waited for.
+//! The regions cut off are the last ones of the address space, so that whole huge pages go back, and everything behind
+//! it is as in a partition that began with the new size. Stores continue meanwhile, in regions that were not withheld.
+//! A resize waits for values in the last regions that are held because they are sent or received.
 
 use std::io;
 use std::ops::Range;
@@ -35,7 +35,7 @@ const BUCKET_COUNT: usize = 64;
 /// The size of the index, as a multiple of what the new memory needs, above which it shrinks.
 const INDEX_EXCESS: f64 = 1.15;
 
-/// How far a resize has come.
+/// Progress of a resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resizing {
     /// None is under way.
@@ -48,12 +48,12 @@ pub(super) enum Resizing {
     Moving { before: u32 },
 }
 
-/// What a step of a resize has done. Of several partitions the greatest counts.
+/// The result of a step of a resize. Of several partitions the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResizeStep {
     /// The resize is complete, or there was none.
     Done,
-    /// Nothing: what must make way is in use, or not in the log yet.
+    /// Nothing: the items that must make way are in use, or not in the log yet.
     Waits,
     /// There is more to do at once.
     More,

@@ -35,7 +35,7 @@ impl Heap {
         Some(self.access.second_of(self.header(place.item()?).stamp))
     }
 
-    /// Has the stamps of some items name longer times, before those they name return.
+    /// Converts the stamps of some items to longer times before their numbers recur.
     pub(crate) fn age_stamps(&mut self, now_s: u32) {
         let Some(region) = self.access.step(now_s, self.regions.count() as u32) else { return };
         let passed: [u8; 64] = std::array::from_fn(|stamp| self.access.passed(stamp as u8));

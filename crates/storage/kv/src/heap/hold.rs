@@ -89,7 +89,7 @@ impl Heap {
         Some(piece)
     }
 
-    /// Whether anything is sent or received, and may not leave memory before that ends.
+    /// Whether any value is being sent or received, and must not leave memory before that ends.
     pub(crate) fn is_any_held(&self) -> bool {
         !self.pins.is_empty() || self.pending_count > 0 || self.chunked.is_any_held()
     }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A pair whose record was replaced is rewritten too, unless the newer record is durable: until then the old one is all
-//! that a power cut leaves of the pair. Of a removed pair the removal is.
+//! that a power cut leaves of the pair. For a removed pair the removal is rewritten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -31,8 +31,7 @@ pub(super) struct Cleaner {
     pub(super) is_settling: bool,
     /// Keys of pairs with a record in the segment and a newer state that was not durable when it was scanned.
     replaced: BTreeSet<Box<[u8]>>,
-    /// Those that were rewritten, and a generation before which no segment has that record: it makes up for all older
-    /// ones.
+    /// Those that were rewritten, and a generation before which no segment has that record: it replaces all older ones.
     rescued: BTreeMap<Box<[u8]>, u64>,
     /// Values being fetched to be rewritten.
     pub(super) fetch_count: usize,
@@ -42,7 +41,7 @@ pub(super) struct Cleaner {
     rewrites_settled: u64,
     /// The last change of keys that were to be rewritten, and are written as changed instead.
     awaited: u64,
-    /// Segments cleaned since a change was made, and the number of changes then: after a round, more of them bring
+    /// Segments cleaned since a change was made, and the number of changes then: after a round, more of them free
     /// nothing.
     idle: (u64, u64),
 }
@@ -53,13 +52,13 @@ impl Cleaner {
         self.rewrites_settled = self.rewrites_written;
     }
 
-    /// Whether keys come to those that are to be rewritten before any of these are written.
+    /// Whether more keys to be rewritten are collected before any of them are written.
     pub(super) fn is_collecting(&self, rewrite_count: usize) -> bool {
         self.scanner.is_some() && rewrite_count <= REWRITE_COUNT_MAX || self.fetch_count > 0
     }
 
-    /// Notes a segment that was cleaned, or the number of changes. Returns whether segments that are cleaned now may
-    /// bring something.
+    /// Notes a segment that was cleaned, or the number of changes. Returns whether cleaning segments now may free
+    /// anything.
     fn is_useful(&mut self, change_count: u64, segment_count: u64) -> bool {
         let (cleaned_count, before) = self.idle;
         if change_count != before {
@@ -173,12 +172,12 @@ impl Log {
             scanner.on_end(&mut sink);
         }
         let CleanSink { stubs, damaged, hole, .. } = sink;
-        // Of a value that is in memory, or was replaced, nothing is lost.
+        // A value that is in memory, or was replaced, is not lost.
         for position in damaged {
             let (generation, offset) = (oldest.generation, start + position);
             self.notice(Notice::Passed { kind: DamageKind::Value, generation, offset });
         }
-        // What damage hides that was there at the start is known since then.
+        // Records hidden by damage that was there at the start have been known since then.
         let known = |hole: &Range<u64>| self.holes.contains(&(oldest.generation, hole.start));
         if let Some(hole) = hole.filter(|hole| !known(hole)) {
             let (generation, offset) = (oldest.generation, start + hole.start);

@@ -34,7 +34,7 @@ pub struct Damage {
     pub offset: u64,
     /// Length, bytes.
     pub bytes: u64,
-    /// Keys that it costs, or makes uncertain, at least.
+    /// Least number of keys that it costs, or makes uncertain.
     pub key_count: u64,
 }
 
@@ -47,21 +47,21 @@ struct Latest {
     is_value_whole: bool,
 }
 
-/// Where a value is: of each part the first byte in the file, and the length. The second part is the rest of a value that
-/// was begun at the end of a segment; else its length is 0.
+/// Where a value is: of each part the first byte in the file, and the length. The second part is the rest of a value
+/// that was begun at the end of a segment; else its length is 0.
 type ValueParts = [(u64, usize); 2];
 
 /// A position in the log: generation, and offset in the segment.
 type Order = (u64, u64);
 
-/// What a log holds.
+/// The contents of a log.
 #[derive(Debug, Default)]
 pub struct Examined {
     /// The oldest and the newest generation, unless there is none.
     pub generations: Option<(u64, u64)>,
     /// Damage, in the order of the log.
     pub damages: Vec<Damage>,
-    /// Bytes behind the last whole write, which are no write: first byte in the file.
+    /// Bytes behind the last whole write, which belong to no write: first byte in the file.
     pub dropped_from: Option<u64>,
     keys: HashMap<Box<[u8]>, Latest>,
     /// Where segments are, by their generation.
@@ -74,7 +74,7 @@ pub struct Examined {
     pub(super) time: Option<LogTime>,
 }
 
-/// What is certain about a key.
+/// Certainty about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {
     /// It has this value.
@@ -90,7 +90,7 @@ pub enum Certainty {
 pub struct Kept<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// What is certain about it.
+    /// Certainty about it.
     pub certainty: Certainty,
     /// Size of its record, bytes.
     pub record_bytes: u64,
@@ -460,7 +460,7 @@ impl Examined {
         Ok(())
     }
 
-    /// Takes a record for the latest of its key.
+    /// Takes a record as the latest of its key.
     fn take(
         &mut self,
         settings: &LogSettings,
@@ -503,7 +503,7 @@ impl Examined {
             return group.take_rest(key, head, part, is_value_whole);
         }
         self.recent.on_record(order.0, order.1, name_of(key));
-        // What a removal has in place of a value is nothing that could be lost.
+        // A removal has no value that could be lost.
         let is_value_whole = (is_value_whole || head.kind == Kind::Removed) && head.kind != Kind::Lost;
         let value = [part, (0, 0)];
         group.records.push((key.into(), Latest { order, head: *head, value, is_value_whole }));
@@ -533,7 +533,7 @@ impl Examined {
         }
     }
 
-    /// The records of a group that its run has not completed do not count, unless that is for damage.
+    /// The records of a group that its run has not completed do not count, unless damage is the reason.
     fn end_run(&mut self, settings: &LogSettings, group: &mut Group) {
         let Some((generation, start, end)) = group.last.take() else { return };
         let last = group.records.last().map(|(_, latest)| latest.order);
@@ -596,8 +596,8 @@ struct Group {
 }
 
 impl Group {
-    /// Takes the rest of the value that the last record has begun. If that is damaged, or was in a segment that was freed,
-    /// it belongs to nothing.
+    /// Takes the rest of the value that the last record has begun. If that is damaged, or was in a segment that was
+    /// freed, it belongs to nothing.
     fn take_rest(&mut self, key: &[u8], head: &Head, part: (u64, usize), is_whole: bool) {
         let Some((begun_key, latest)) = self.records.last_mut() else { return };
         let is_it = latest.head.kind == Kind::Begun
@@ -625,12 +625,12 @@ struct Extent {
 #[derive(Clone, Copy)]
 enum End {
     At(u64),
-    /// Here or behind.
+    /// Here or later.
     Behind(u64),
     Unknown,
 }
 
-/// Where the last write begins, as far as its first record tells; 0 if no record does.
+/// Start of the last write, as far as its first record shows it; 0 if no record does.
 fn last_write(
     bytes: &mut SegmentBytes<'_, '_>,
     block_bytes: usize,

@@ -41,7 +41,7 @@ struct Part {
     location: Location,
     /// First byte in the file.
     offset: u64,
-    /// What its head has as the length of the value.
+    /// The length of the value in its head.
     headed_bytes: usize,
     value_bytes: usize,
 }
@@ -91,7 +91,7 @@ fn not_under_way(number: u32, count: usize) -> ! {
 }
 
 impl Fetch {
-    /// Its progress, which it loses.
+    /// Takes its progress.
     ///
     /// # Panics
     /// If it has none.
@@ -239,7 +239,7 @@ impl Log {
         self.fail_fetch(processor, number, error);
     }
 
-    /// The record that a fetch reads; `None` if its segment was freed, or what it needs was never found.
+    /// The record that a fetch reads; `None` if its segment was freed, or the rest of its value was never found.
     fn part_of(&self, key_bytes: usize, reading: &Reading) -> Option<Part> {
         let Stub { log_offset, value_bytes, .. } = reading.stub;
         let (segment, position) = self.segment_at(log_offset)?;
@@ -308,7 +308,7 @@ impl Log {
 }
 
 impl Reading {
-    /// Processes the next bytes of the record. Returns whether they match what was written.
+    /// Processes the next bytes of the record. Returns whether they match the written ones.
     fn on_bytes(&mut self, processor: &mut Processor, key: &[u8], part: &Part, mut bytes: &[u8]) -> bool {
         let value_at = HEAD_BYTES + key.len();
         if self.done == 0 {

@@ -68,7 +68,7 @@ pub const SEGMENT_COUNT_MIN: u64 = 12;
 pub const MARKED_S: u32 = 20;
 const _: () = assert!(UNMARKED_S >= 3 * MARKED_S as i64, "a mark may be late");
 
-/// Notices that wait to be told; further ones are only counted.
+/// Notices that wait to be reported; further ones are only counted.
 const NOTICE_COUNT_MAX: usize = 100;
 
 /// When answers to changes are sent.
@@ -119,7 +119,7 @@ impl LogSettings {
     }
 }
 
-/// The longest value of a log with so many segments of this many bytes: a 512th of it, but an eighth of a segment at
+/// The longest value of a log with this many segments of this many bytes: a 512th of it, but an eighth of a segment at
 /// least, and a quarter at most.
 #[must_use]
 pub fn value_bytes_max(segment_bytes: u64, segment_count: u64) -> usize {
@@ -155,7 +155,7 @@ pub enum Work {
         /// Bytes, at most [`PIECE_BYTES`].
         length: usize,
     },
-    /// A write: call [`Log::fill`] with a buffer of [`PIECE_BYTES`], and write what it returns.
+    /// A write: call [`Log::fill`] with a buffer of [`PIECE_BYTES`], and write the bytes that it returns.
     Write,
     /// A flush, reported to [`Log::on_flushed`].
     Flush,
@@ -199,7 +199,7 @@ pub enum FetchError {
     Unreadable,
     /// The record of the value is damaged, or was.
     Damaged,
-    /// Memory is full of what cannot leave it.
+    /// Memory is full of values that cannot leave it.
     NoMemory,
 }
 
@@ -236,7 +236,7 @@ pub enum Failure {
     Stopped,
 }
 
-/// What was found in the log and passed over.
+/// A finding in the log that was passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Damage.
@@ -258,8 +258,8 @@ pub enum Notice {
         /// Its first byte in the file.
         offset: u64,
     },
-    /// Bytes behind the last whole write are no write. They were there before the segment was begun, or are what is
-    /// left of a write that had not ended, or of one that was damaged.
+    /// Bytes behind the last whole write belong to no write. They are older than the segment, or remains of a write
+    /// that had not ended or was damaged.
     Dropped {
         /// Generation of the segment.
         generation: u64,
@@ -269,7 +269,7 @@ pub enum Notice {
     /// The wall clock shows less than it did when the log was written, before the boot of the machine: pairs with an
     /// expiry count as expired.
     ClockBehind {
-        /// By so much at least.
+        /// The least difference.
         seconds: i64,
     },
 }
@@ -350,7 +350,7 @@ pub struct Log {
     group: Option<Group>,
     /// The names of the keys that were written since the last list of names.
     names: NameList,
-    /// What the next group takes if there is a choice, and whether it takes changes in any case.
+    /// The records that the next group takes if there is a choice, and whether it takes changes in any case.
     turn: Takes,
     wants_changes: bool,
     is_flushing: bool,
@@ -364,7 +364,7 @@ pub struct Log {
     wants_flush_now: bool,
     /// Damage that hides records: the generation of its segment, and its first byte there.
     holes: Vec<(u64, u64)>,
-    /// Offsets of damaged records of keys that were told to be lost.
+    /// Offsets of damaged records of keys that were reported as lost.
     lost_offsets: BTreeSet<u64>,
     cleaner: Cleaner,
     fetches: FetchTable,
@@ -372,7 +372,7 @@ pub struct Log {
     /// Whether fetches wait for memory, until the next write or read of a fetch completes, or
     /// [`retry_fetches`](Self::retry_fetches).
     fetches_await_memory: bool,
-    /// Whether it does only what makes changes durable.
+    /// Whether it only makes changes durable.
     is_stopping: bool,
     loaded: VecDeque<Loaded>,
     notices: VecDeque<Notice>,
@@ -493,8 +493,8 @@ impl Log {
             && (self.is_unflushed || self.recorded.known_end < self.durable_end)
     }
 
-    /// Has the superblock written with the present end of the log, after a flush if writes are not durable. Damage of
-    /// anything before is known from then on, whatever it is.
+    /// Has the superblock written with the present end of the log, after a flush if writes are not durable. From then
+    /// on any damage before that end is detected.
     pub fn mark(&mut self) {
         self.is_mark_wanted = true;
         self.wants_flush_now |= self.is_unflushed;
@@ -508,8 +508,8 @@ impl Log {
         self.is_ready() && !self.is_stopping && marked_s < self.expires_until_s
     }
 
-    /// Whether the superblock is to show the present time, so that a later start knows which pairs have expired: some may
-    /// do so before the next look but one, or the wall clock was set.
+    /// Whether the superblock is to show the present time, so that a later start knows which pairs have expired: some
+    /// may do so before the check after the next, or the wall clock was set.
     fn is_time_due(&self, processor: &Processor) -> bool {
         let (clock, marked_s) = (processor.clock(), i64::from(MARKED_S));
         let next_but_one_s = clock.now_s().saturating_add(2 * MARKED_S);
@@ -540,7 +540,7 @@ impl Log {
                 loop {
                     self.advance_cleaning(processor);
                     let work = self.next_when_ready(processor);
-                    // What proved to need no work may have been all that the segment waited for.
+                    // A key that needed no work may have been the last that the segment waited for.
                     let now = self.counters.cleaned_count;
                     if work.is_some() || !self.cleaner.is_settling || cleaned_count.replace(now) == Some(now)
                     {
@@ -651,7 +651,7 @@ impl Log {
         is_behind.then_some(self.counters.write_count)
     }
 
-    /// Whether fetches wait for memory that others use. It may become free without the log being told.
+    /// Whether fetches wait for memory that others use. It may become free without notice to the log.
     #[must_use]
     pub fn awaits_memory(&self) -> bool {
         self.fetches_await_memory
@@ -667,7 +667,7 @@ impl Log {
         self.loaded.pop_front()
     }
 
-    /// What recovery has found and passed over.
+    /// The next finding that recovery has passed over.
     pub fn next_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }

@@ -49,7 +49,7 @@ impl NameList {
         if self.generation == 0 { 0 } else { RECORD_EXTRA_BYTES + self.value_bytes() }
     }
 
-    /// Begins a list of what follows, empty.
+    /// Begins an empty list of the records from here on.
     pub(super) fn restart(&mut self, generation: u64, from: u64) {
         (self.generation, self.from, self.to) = (generation, from, from);
         self.names.clear();
@@ -141,7 +141,7 @@ impl Recent {
         self.whole_from = end;
     }
 
-    /// A list was read, which is itself at this position: it covers what was read before.
+    /// A list was read, which is itself at this position: it covers the records before.
     pub(super) fn restart(&mut self, generation: u64, from: u64) {
         let listed_from = if self.generation == generation { self.listed_from } else { from };
         self.begin(generation, from);
@@ -153,7 +153,7 @@ impl Recent {
         self.records.clear();
     }
 
-    /// Where the range begins of which no names were read yet that begins no earlier than this position.
+    /// Start, at or after this position, of the range of which no names were read yet.
     pub(super) fn unlisted_from(&self, generation: u64, from: u64) -> u64 {
         let is_listed = self.generation == generation && (self.listed_from..self.listed_to).contains(&from);
         if is_listed { self.listed_to } else { from }
@@ -195,7 +195,7 @@ impl Recent {
         self.generation == generation && self.records.iter().any(|(at, it)| *at > position && *it == name)
     }
 
-    /// The list of the records up to `to` of a segment: what the next write begins with.
+    /// The list of the records up to `to` of a segment, with which the next write begins.
     pub(super) fn list(&self, generation: u64, to: u64) -> NameList {
         if self.generation != generation {
             return NameList::default();
@@ -233,8 +233,7 @@ impl Hole {
         Self { generation, from: end, end, record_bytes_max: u64::MAX, known_to: from, hidden }
     }
 
-    /// A list was read, and of its names these are of records that were not.
-    /// Returns whether it may hold these.
+    /// A list was read; `missing` are its names of records that were not. Returns whether the hole may hold these.
     pub(super) fn on_list(&mut self, list: &NameList, missing: &[u32]) -> bool {
         let goes_on = list.generation == self.generation && list.from <= self.known_to;
         let is_of_it = goes_on && list.to > self.known_to && !self.is_known();

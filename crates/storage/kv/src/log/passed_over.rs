@@ -1,9 +1,9 @@
-//! Damage that recovery passes over, and what it costs.
+//! Damage that recovery passes over, and its cost.
 //!
 //! ```text
 //! a wrong bit before a value ──▶ corrected
 //! a damaged value            ──▶ its key's pair cannot be read, unless the key was written again
-//! a hole                     ──▶ the names of the next write tell whose records it hides:
+//! a hole                     ──▶ the names of the next write show whose records it hides:
 //!                                keys last written before it are lost, and those of which nothing else is known
 //! a hole without its names   ──▶ may hide a record of any key: the namespace is closed
 //! ```
@@ -46,7 +46,7 @@ pub enum DamageKind {
 pub(super) struct Passed {
     pub(super) recent: Recent,
     pub(super) notices: Vec<Notice>,
-    /// The names of keys of which nothing is known but that a hole may hide their last record.
+    /// The names of otherwise unknown keys whose last record a hole may hide.
     pub(super) hidden: BTreeSet<u32>,
     holes: Vec<Hole>,
     /// Where the last hole in the present group begins, and one past its last byte in its segment.
@@ -82,8 +82,9 @@ impl Passed {
         self.holes.push(Hole::new(generation, range.start, range.end));
     }
 
-    /// Names were read of records that were written: those that were not read are in holes. Returns where the last of these
-    /// begins, with the names of the keys whose last records are there, as far as that is known; `None` if there is none.
+    /// Names were read of records that were written: those that were not read are in holes. Returns where the last of
+    /// these begins, with the names of the keys whose last records are there, as far as that is known; `None` if there
+    /// is none.
     pub(super) fn on_names(&mut self, names: &NameList) -> Option<((u64, u64), BTreeSet<u32>)> {
         let missing = self.recent.missing(names)?;
         let mut from = None;
@@ -144,7 +145,7 @@ pub(super) fn keys_named(processor: &Processor, names: &BTreeSet<u32>) -> Vec<(B
 }
 
 impl Log {
-    /// Tells which keys have lost their values by damage.
+    /// Reports which keys have lost their values by damage.
     pub(super) fn tell_lost(&mut self, processor: &mut Processor, passed: Passed) {
         let Passed { mut doubted, hidden, holes, .. } = passed;
         doubted.sort_unstable();

@@ -84,7 +84,7 @@ impl LogWriter<'_, '_> {
         let record_bytes = pair.record_bytes as usize;
         let mut needed_bytes = self.names.record_bytes() + record_bytes + RECORD_EXTRA_BYTES;
         if pair.head.value_bytes > block_bytes {
-            // Of a long one there is room for a part.
+            // There is room for a part of a long one.
             needed_bytes = needed_bytes.min(self.names.record_bytes() + NAME_BYTES + BEGUN_BYTES_MIN);
         }
         if self.generation == 0 || self.segment.len() + needed_bytes > segment_bytes as usize {
@@ -219,14 +219,14 @@ impl LogWriter<'_, '_> {
 
 /// The value of a pair in another log, read piece by piece.
 struct PairValue<'a, 'b> {
-    /// What is left to be read: the first byte in the file, and the length.
+    /// The parts left to be read: the first byte in the file, and the length.
     parts: [(u64, usize); 2],
     read: &'a mut ReadAt<'b>,
     piece: Vec<u8>,
 }
 
 impl PairValue<'_, '_> {
-    /// The next bytes, at most so many.
+    /// The next bytes, at most `count`.
     fn next(&mut self, count: usize) -> io::Result<&[u8]> {
         let at = usize::from(self.parts[0].1 == 0);
         let (offset, left_bytes) = &mut self.parts[at];
@@ -244,7 +244,7 @@ struct SegmentWriter<'a, 'b> {
     /// First byte of the segment in the file.
     start: u64,
     written_bytes: usize,
-    /// What comes next.
+    /// The next bytes.
     pending: Vec<u8>,
 }
 
@@ -260,7 +260,7 @@ impl SegmentWriter<'_, '_> {
         &mut self.pending[at..]
     }
 
-    /// Writes what is pending, if it is long.
+    /// Writes the pending bytes, if they are many.
     fn write_pieces(&mut self) -> io::Result<()> {
         if self.pending.len() >= PIECE_BYTES { self.write_pending() } else { Ok(()) }
     }

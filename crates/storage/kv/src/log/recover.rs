@@ -46,18 +46,18 @@ pub(super) struct Recovery {
     tail: Option<Tail>,
 }
 
-/// The reads of recovery: several are under way, and what they return is handled in their order.
+/// The reads of recovery: several are under way, and their results are handled in order.
 #[derive(Debug)]
 struct ReadAhead {
     next: NextRead,
     /// The last one, if it could not be started.
     put_back: Option<Work>,
-    /// Reads under way; the first `stale_count` of them are for what need not be read any more.
+    /// Reads under way; the first `stale_count` of them are no longer needed.
     count: usize,
     stale_count: usize,
 }
 
-/// What is read next.
+/// The next read.
 #[derive(Clone, Copy, Debug)]
 enum NextRead {
     Superblocks,
@@ -77,7 +77,7 @@ enum NextRead {
     Nothing,
 }
 
-/// What follows the last whole record of the newest segment.
+/// The bytes behind the last whole record of the newest segment.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
     /// One past the last whole record.
@@ -89,7 +89,7 @@ struct Tail {
     is_ordered: bool,
     /// The end of the segment.
     segment_end: u64,
-    /// Where bytes that are no write begin.
+    /// Start of bytes that belong to no write.
     dropped_from: Option<u64>,
 }
 
@@ -130,7 +130,7 @@ struct Replay {
     held_bytes: usize,
     /// The latest expiry of a pair, in log time.
     expires_until_s: i64,
-    /// Whether pairs found no memory within the limit. What is read beyond it shows how much they need.
+    /// Whether pairs found no memory within the limit. Pairs read beyond it show how much they need.
     is_short_of_memory: bool,
 }
 
@@ -318,7 +318,7 @@ impl Log {
             return self.fail(Failure::Damaged { generation, offset });
         }
         if next.is_none() {
-            // What follows the last complete group never counts.
+            // Records behind the last complete group never count.
             recovery.segments[recovery.at].end = group_end;
         }
         if end == limit {
@@ -332,13 +332,13 @@ impl Log {
         }
         let LogSettings { block_bytes, segment_bytes, .. } = self.settings;
         let position = end / block_bytes * block_bytes;
-        // A write behind the one that should be here begins within the longest record and a write from here. Without an
-        // order of writes nothing follows from one.
+        // A write behind the missing one begins within the longest record and a write from here. If writes are not
+        // ordered, it does not prove that one is missing.
         let reach = if is_ordered { self.settings.record_bytes_max() + 2 * PIECE_BYTES as u64 } else { 1 };
         let limit = (end + reach).next_multiple_of(block_bytes).min(segment_bytes);
         let (segment_end, dropped_from) = (segment_bytes, None);
         recovery.tail = Some(Tail { end, position, limit, is_ordered, segment_end, dropped_from });
-        // What is read ahead began behind the end.
+        // Reads ahead began behind the end.
         recovery.ahead.stale_count = recovery.ahead.count;
         recovery.ahead.put_back = None;
         recovery.ahead.next = NextRead::Tail { position, limit };
@@ -380,7 +380,7 @@ impl Log {
         }
     }
 
-    /// Reads the newest segment on from the end of its last record: what follows up to `whole_to` is damaged.
+    /// Reads the newest segment on from the end of its last record: bytes from there up to `whole_to` are damaged.
     fn pass_over(&mut self, end: u64, whole_to: u64) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         let tail = recovery.tail.take().expect("it is being read");
@@ -519,8 +519,8 @@ impl Log {
 /// Regions for the keys of a group of changes and its short values.
 const GROUP_REGIONS: usize = PIECE_BYTES / REGION_BYTES;
 
-/// Whether there is memory to keep a value, if those of its group then take `held_bytes`: a quarter stays free, and room
-/// for as much again that does not leave memory.
+/// Whether there is memory to keep a value, if those of its group then take `held_bytes`: a quarter stays free, and
+/// room for as much again that does not leave memory.
 fn has_room_for_value(regions: &Regions, held_bytes: usize) -> bool {
     let kept_count = regions.target() - regions.usable_count();
     let wanted = kept_count + 2 * (held_bytes.div_ceil(REGION_BYTES) + 1) + GROUP_REGIONS;
@@ -586,7 +586,7 @@ impl Sink for ReplaySink<'_> {
                 let may_be_stub = layout.log_offset_at != 0;
                 let is_short = !has_room_for_value(&pairs.heap.regions, replay.held_bytes + head.value_bytes);
                 let pending = if !may_be_stub {
-                    // Only the pair that it replaces may leave room for it.
+                    // It may only reuse the space of the pair that it replaces.
                     replay.found = Some(Found::Short(pair, hash, Vec::new()));
                     return;
                 } else if is_short {
@@ -644,7 +644,7 @@ impl Sink for ReplaySink<'_> {
                 replay.is_torn = is_torn && replay.position >= replay.whole_to;
                 replay.is_first = false;
                 if is_torn && !replay.is_torn {
-                    // Of the empty rest of a block it is not known that a record was there.
+                    // It is unknown whether a record was in the empty rest of a block.
                     let first = replay.group.first().map_or(order, |(first, ..)| *first);
                     replay.pass(DamageKind::Records, replay.position);
                     replay.passed.on_gap(first, (order.0, order.1 + 1));
@@ -725,8 +725,8 @@ impl Replay {
         self.passed.hidden.extend(unknown);
     }
 
-    /// Ends a group whose end could not be read. If everything up to `whole_to` is known to be written, with the end of a
-    /// group, its records up to there count. Else those before a hole do, and others are of the next group.
+    /// Ends a group whose end could not be read. If everything up to `whole_to` is known to be written, with the end of
+    /// a group, its records up to there count. Else those before a hole do, and others are of the next group.
     fn end_damaged_group(&mut self, processor: &mut Processor, whole_to: (u64, u64)) {
         let hole = self.passed.last_hole().filter(|(from, _)| *from < whole_to);
         let is_whole = whole_to.1 < u64::MAX;
@@ -773,7 +773,7 @@ impl Replay {
         Some(self.group.remove(at).2)
     }
 
-    /// No rest follows what is begun: the value cannot be read.
+    /// No rest follows the beginning of a value: it cannot be read.
     fn end_begun(&mut self, processor: &mut Processor) {
         let Some((order, _)) = self.begun else { return };
         let Some((_, key, found)) = self.group.iter_mut().find(|(at, ..)| *at == order) else { return };
@@ -847,7 +847,7 @@ impl Found {
         }
     }
 
-    /// The same of a record whose value is damaged: the pair stays in the log, where it cannot be read.
+    /// The same record with a damaged value: the pair stays in the log, where it cannot be read.
     fn without_value(self, processor: &mut Processor) -> Self {
         match self {
             Self::Whole(pair, hash, pending, _) => {

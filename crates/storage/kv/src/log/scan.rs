@@ -6,8 +6,8 @@
 //!   └──anything else, at any point──▶ Ended
 //! ```
 //!
-//! Up to a position before which everything was written, anything else is damage. A wrong bit of a head is corrected, and
-//! what cannot be read is passed over:
+//! Up to a position before which everything was written, anything else is damage. A wrong bit of a head is corrected,
+//! and unreadable ranges are passed over:
 //!
 //! ```text
 //! Head, Skip ──anything else──▶ Search ──one bit of the head, or the next genuine record──▶ Head
@@ -25,7 +25,7 @@ use crate::record::{Checksum, HEAD_BYTES, Head, KEYED_BYTES_MAX, Location, TAIL_
 pub(crate) enum Ending {
     /// Its checksum is right.
     Whole,
-    /// What follows its key is damaged.
+    /// The record is damaged behind its key.
     Damaged,
     /// It was not written to its end, and no record follows.
     Cut,
@@ -124,7 +124,7 @@ impl Scanner {
 
     /// Ends the scan: no more can be read, or there is nothing more.
     pub(crate) fn on_end(&mut self, sink: &mut impl Sink) {
-        // A head whose end is behind what may be read is none.
+        // A head that ends behind the limit is none.
         while self.state == State::Search
             || self.state == State::Head && self.filled > 0 && self.begun_at < self.whole_to
         {
@@ -275,7 +275,7 @@ impl Scanner {
         (position + bytes as u64 <= self.limit).then_some(bytes)
     }
 
-    /// Begins to look for the next record: what begins at `begun_at` is none. The first `count` bytes of it are known: zeros,
+    /// Begins to look for the next record: none begins at `begun_at`. The first `count` bytes there are known: zeros,
     /// or in the buffer.
     fn begin_search(&mut self, count: usize) {
         self.window.clear();
@@ -287,7 +287,7 @@ impl Scanner {
     fn search(&mut self, is_last: bool, sink: &mut impl Sink) {
         while self.state == State::Search && self.sought < self.window.len() {
             if self.window.len() - self.sought < KEYED_BYTES_MAX && !is_last {
-                // The window need not hold what has been looked at.
+                // The window need not hold bytes that were searched.
                 self.window.drain(..self.sought);
                 self.sought = 0;
                 return;
@@ -316,7 +316,7 @@ impl Scanner {
         }
     }
 
-    /// Reports what was passed over up to a position.
+    /// Reports the range that was passed over, up to a position.
     fn end_hole(&mut self, position: u64, sink: &mut impl Sink) {
         // The empty rest of a block with one wrong byte hides no record.
         let is_rest = !self.begun_at.is_multiple_of(self.block_bytes)

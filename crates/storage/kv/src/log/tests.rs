@@ -1,4 +1,4 @@
-//! The log on a disk in memory, which knows what a power cut may take back.
+//! The log on a disk in memory, which knows the bytes that a power cut may take back.
 
 mod clock;
 mod crash;
@@ -30,7 +30,7 @@ use disk::Disk;
 const SECTOR_BYTES: usize = 512;
 const UNIX_S: i64 = 1_000_000;
 
-/// So many seconds after the first moment, of one boot.
+/// `seconds` after the first moment, of one boot.
 fn after(seconds: i64) -> Moment {
     Moment { boot: 1, since_boot_s: 1000 + seconds, unix_s: UNIX_S + seconds }
 }
@@ -538,7 +538,7 @@ fn it_flushes_once_everything_before_the_request_is_written() {
     assert_eq!(bench.log.settled(&mut bench.processor), wanted);
 }
 
-/// What changes during a flush is written after it: the flush would not cover it.
+/// A change during a flush is written after it: the flush would not cover it.
 #[test]
 fn nothing_is_written_during_a_flush() {
     let settings = settings(Sync::None);
@@ -559,7 +559,7 @@ fn nothing_is_written_during_a_flush() {
     assert_eq!(bench.log.settled(&mut bench.processor), 2);
 }
 
-/// What a write brings that ends during a flush is not covered by it, so a flush waits for the write.
+/// A flush does not cover a write that ends during it, so it waits for the write.
 #[test]
 fn no_flush_begins_during_a_write() {
     let settings = settings(Sync::None);
@@ -575,7 +575,7 @@ fn no_flush_begins_during_a_write() {
     assert_eq!(bench.log.settled(&mut bench.processor), 2);
 }
 
-/// A log that is stopped makes durable what has changed, and reads nothing else.
+/// A log that is stopped makes its changes durable, and reads nothing else.
 #[test]
 fn a_stopped_log_settles_without_being_asked_to_flush() {
     for sync in [Sync::Always, Sync::Batch, Sync::None] {
@@ -680,7 +680,7 @@ fn a_value_leaves_memory_once_its_record_is_written() {
     assert_eq!(bench.value(b"k"), Some(vec![7; VALUE_BYTES]));
 }
 
-/// The same of one that takes two segments, while the second part of it is written.
+/// The same for one that takes two segments, while the second part of it is written.
 #[test]
 fn a_value_of_two_segments_leaves_memory_once_its_rest_is_written() {
     const VALUE_BYTES: usize = 30_000;

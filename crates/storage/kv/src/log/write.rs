@@ -11,13 +11,13 @@
 //! ```
 //! A key with a change is not rewritten, since its present state belongs to a group of changes.
 //!
-//! Keys to be rewritten are collected until they fill a write, as long as more can come: the rest of a write's last block
-//! is empty.
+//! Keys to be rewritten are collected until they fill a write, as long as more can come: the rest of a write's last
+//! block is empty.
 //!
 //! A write begins with the names of the keys written before it.
 //!
-//! A long value that does not fit in the rest of the head is begun there, if the next segment is free. It is written like
-//! one that takes several writes: the next one begins that segment, and goes on behind the names.
+//! A long value that does not fit in the rest of the head is begun there, if the next segment is free. It is written
+//! like one that takes several writes: the next one begins that segment, and goes on behind the names.
 
 use super::{Failure, Log, PIECE_BYTES, Phase, Segment, Sync, Write};
 use crate::changes::Due;
@@ -45,7 +45,7 @@ pub(super) enum Flight {
     Records {
         /// End of the head.
         end: u64,
-        /// What is written then, if the write ends a group.
+        /// The changes written then, if the write ends a group.
         written: Option<Written>,
     },
     Superblock(LogSuperblock),
@@ -263,7 +263,7 @@ impl Log {
         changes.rewrite_count() > 0 && (is_full || !may_grow)
     }
 
-    /// Whether a record can begin at this position of the head, in what is left of the buffer, with the end of its group
+    /// Whether a record can begin at this position of the head, in the rest of the buffer, with the end of its group
     /// behind it.
     fn has_place(&self, position: u64, head: &Head, room: usize) -> bool {
         let record_bytes = head.record_bytes();
@@ -408,7 +408,7 @@ impl Log {
         }
         buffer.fill(0);
         superblock.encode(buffer);
-        // A power cut may take back what is not durable: that is no damage.
+        // A power cut may take back bytes that are not durable: that is no damage.
         if self.names.generation == newest && self.head_end() == self.durable_end {
             self.names.to = self.head_end();
             self.names.encode_behind(&superblock, buffer);
@@ -547,8 +547,8 @@ impl Log {
         Some(Write { offset: slot_start + start, length, is_durable })
     }
 
-    /// Whether few names are left to a later write, since this one, whose next record is at this byte of it, would take one
-    /// more block for them.
+    /// Whether few names are left to a later write, since this one, whose next record is at this byte of it, would take
+    /// one more block for them.
     fn defers_names(&self, generation: u64, at: usize, next: &Found) -> bool {
         let bytes = at + next.head.record_bytes() + RECORD_EXTRA_BYTES;
         let blocks = |bytes: usize| bytes.div_ceil(self.settings.block_bytes as usize);
@@ -581,7 +581,7 @@ impl Log {
         if is_written { record_bytes } else { 0 }
     }
 
-    /// As much of a buffer as there is room in the segment from a position on.
+    /// The part of a buffer that fits in the segment from a position on.
     fn within_segment<'a>(&self, position: u64, buffer: &'a mut [u8]) -> &'a mut [u8] {
         let room = usize::try_from(self.settings.segment_bytes - position).unwrap_or(usize::MAX);
         let length = room.min(buffer.len());
@@ -600,7 +600,7 @@ impl Log {
         HEAD_BYTES + stream.key.len()
     }
 
-    /// Ends a group. Returns what is written once its last write is.
+    /// Ends a group. Returns the changes that are written once its last write is.
     fn end_group(&mut self, processor: &mut Processor) -> Written {
         let group = self.group.take().expect("it has an end");
         (self.turn, self.wants_changes) = match group.takes {

@@ -1,9 +1,9 @@
-//! Changing the number of regions. Those to be cut off are the last ones, so what is in them makes way first.
+//! Changing the number of regions. Those to be cut off are the last ones, so their contents make way first.
 
 use super::{List, NONE, REGION_PIECES, REGION_UNITS, Region, Regions, Use};
 
 impl Regions {
-    /// Makes it `count` regions. Added ones are free. Those cut off are free, and from the limit on.
+    /// Changes the number of regions to `count`. Added ones are free. Those cut off are free, and from the limit on.
     pub(crate) fn set_count(&mut self, count: usize) {
         let before = self.count();
         let record = || Region {

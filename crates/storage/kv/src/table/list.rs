@@ -1,5 +1,5 @@
-//! Listing all keys in the order of their hashes, which does not depend on the size of the index or on what is stored,
-//! removed or moved meanwhile.
+//! Listing all keys in the order of their hashes, which does not depend on the size of the index or on pairs that are
+//! stored, removed or moved meanwhile.
 
 use crate::bucket::{Bucket, BucketMut, Kind};
 use crate::clock::Clock;
