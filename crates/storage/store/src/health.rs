@@ -10,7 +10,8 @@ pub struct Health {
     pub is_write_protected: bool,
     /// Whether a write has ended for lack of space, and none has come back since.
     pub is_full: bool,
-    /// Space that is left, percent: of the file system, where the file needs more of it; 100 where all blocks have space.
+    /// Space that is left, percent: of the file system, where the file needs more of it; 100 where all blocks have
+    /// space.
     pub spare_percent: u8,
     /// Free space of the file system, bytes; `None` where it is unknown or means nothing, as for devices.
     pub free_bytes: Option<u64>,

@@ -1,7 +1,7 @@
-//! Processes that hold a file, device or socket: whether they live, and what they are called.
+//! Processes that hold a file, device or socket: whether they live, and their names.
 //!
-//! A process that was killed holds what it has until the kernel has completed its I/O. With io_uring that may end after
-//! the process itself: then something is held, and no process has it.
+//! A process that was killed holds its files and sockets until the kernel has completed its I/O. With io_uring that may
+//! end after the process itself: then something is held, and no process has it.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -31,7 +31,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Who holds something that is in use.
+/// The holder of a file, device or socket in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
     /// A process that lives.
@@ -45,14 +45,14 @@ pub enum Held {
     },
 }
 
-/// Who has locked a file, or has it open for writing. May read much of /proc.
+/// The process that has locked a file, or has it open for writing. May read much of /proc.
 #[must_use]
 pub fn of_file(path: &Path) -> Held {
     let lockers = std::fs::metadata(path).map_or_else(|_| Vec::new(), |metadata| lockers(metadata.ino()));
     most_alive(lockers.into_iter().chain(openers(path, true)), is_in_first_namespace())
 }
 
-/// Who has a descriptor whose link says this, such as `socket:[123]`. May read much of /proc.
+/// The process that has a descriptor with this link, such as `socket:[123]`. May read much of /proc.
 #[must_use]
 pub fn of_link(link: &str) -> Held {
     let sees_all = is_in_first_namespace() && rustix::process::geteuid().is_root();
@@ -74,7 +74,7 @@ pub fn pending_signals(pid: u32) -> u64 {
     sets.filter_map(|set| u64::from_str_radix(set.trim(), 16).ok()).fold(0, |all, set| all | set)
 }
 
-/// The first that lives, else one that does not. `sees_all`: whether all that there are can be among them.
+/// The first living process, else a dying one. `sees_all`: whether `pids` can include every process.
 fn most_alive(pids: impl Iterator<Item = u32>, sees_all: bool) -> Held {
     let mut dying = None;
     for pid in pids {
@@ -99,9 +99,9 @@ fn named(pid: u32) -> Holder {
     }
 }
 
-/// Whether a process has ended, or ends whatever it does.
+/// Whether a process has ended, or will end in any case.
 fn is_dying(pid: u32) -> bool {
-    // Whatever is there and cannot be seen belongs to another user.
+    // A process that exists and cannot be seen belongs to another user.
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return !exists(pid) };
     // The name in brackets may contain anything, brackets too. State and flags are the first and the seventh after it.
     let Some((_, fields)) = text.rsplit_once(')') else { return true };
@@ -111,7 +111,7 @@ fn is_dying(pid: u32) -> bool {
     is_gone || flags & EXITING != 0 || pending_signals(pid) & KILL != 0
 }
 
-/// Whether there is a process of this number, whoever may see it.
+/// Whether there is a process of this number, visible to this process or not.
 fn exists(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::getpriority_process(Some(pid)) != Err(rustix::io::Errno::SRCH))
@@ -119,7 +119,7 @@ fn exists(pid: u32) -> bool {
 
 /// Processes with a flock on a file of this number, on whichever file system.
 fn lockers(inode: u64) -> Vec<u32> {
-    // "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF", with "->" in front of what waits.
+    // "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF", with "->" in front of waiters.
     let text = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let locker = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

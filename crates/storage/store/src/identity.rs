@@ -111,8 +111,8 @@ impl Record {
     }
 }
 
-/// Gives a file that is to take another one's place its identity, where both file systems keep attributes. While the other
-/// one is in its place, this one counts as a copy.
+/// Gives a file that is to take another one's place its identity, where both file systems keep attributes. While the
+/// other one is in its place, this one counts as a copy.
 pub(crate) fn carry_over(from: &File, to: &File) {
     if let Ok(Some(record)) = Record::of(from) {
         let _ = record.set(to);
@@ -154,7 +154,7 @@ pub fn claim(path: &Path, machine: Uuid, former: Uuid) -> io::Result<(Uuid, Orig
     let place = Some(place).filter(|place| place.as_os_str().len() <= PATH_BYTES_MAX);
     let record = Record { uuid, machine, inode: metadata.ino(), path: place };
     match record.set(&file) {
-        // What is there says the same, or only the place is out of date: a file that may only be read.
+        // The attribute already has this identity, and at most its place is out of date: a file that may only be read.
         Err(_) if matches!(origin, Origin::Kept | Origin::Moved) => {}
         result => result?,
     }
@@ -165,7 +165,8 @@ pub fn claim(path: &Path, machine: Uuid, former: Uuid) -> io::Result<(Uuid, Orig
     Ok((uuid, origin))
 }
 
-/// The block size that a file was served with, bytes; `None` if it was not served, or its file system keeps no attributes.
+/// The block size that a file was served with, bytes; `None` if it was not served, or its file system keeps no
+/// attributes.
 #[must_use]
 pub fn kept_block_bytes(path: &Path) -> Option<u32> {
     let mut value = [0; 10];

@@ -188,7 +188,7 @@ impl KeyValueStore {
         limit.share_bytes_min().saturating_mul(limit.partition_count() as u64)
     }
 
-    /// What the present pairs take, as of when partitions last reported it.
+    /// The usage of the present pairs, as last reported by the partitions.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.limit().usage()
@@ -200,7 +200,7 @@ impl KeyValueStore {
         self.limit().needed_bytes()
     }
 
-    /// Sets the memory of all partitions, which follow once their reactors are told.
+    /// Sets the memory of all partitions, which follow once their reactors are notified.
     ///
     /// # Errors
     /// If it is too little or too much for the partitions, or pairs that may not be evicted need more.

@@ -294,7 +294,7 @@ pub trait Backend {
         None
     }
 
-    /// Whether the bytes at `offset` equal `data`, if this backend can tell without waiting.
+    /// Whether the bytes at `offset` equal `data`, if this backend can compare without waiting.
     fn compare_now(&mut self, offset: u64, data: &[u8]) -> Option<Result<bool, StoreError>> {
         let _ = (offset, data);
         None

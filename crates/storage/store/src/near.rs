@@ -1,4 +1,4 @@
-//! What a mistyped name was probably meant to be.
+//! The name that a mistyped one was probably meant to be.
 
 /// From this similarity on (1: the same) a name is suggested.
 const SIMILARITY_MIN: f64 = 0.75;
@@ -13,7 +13,7 @@ pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
 
 fn similarity(word: &str, name: &str) -> f64 {
     let usual = strsim::jaro_winkler(word, name);
-    // Of short words it does not see that two letters have changed places.
+    // For short words the similarity misses that two letters have changed places.
     let is_slip = word.len() > 2 && strsim::damerau_levenshtein(word, name) == 1;
     if is_slip { usual.max(SIMILARITY_MIN) } else { usual }
 }

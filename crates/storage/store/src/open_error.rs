@@ -80,7 +80,7 @@ pub enum OpenError {
     Held {
         /// Its path.
         path: PathBuf,
-        /// Who has it.
+        /// The holder of the file.
         by: String,
     },
     /// The file system does not allocate space ahead of writes.

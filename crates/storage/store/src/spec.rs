@@ -8,13 +8,13 @@
 //!         | uuid=UUID            the namespace's identity
 //!         | readonly             writes are refused
 //!         | small                (ram) small pages only; else huge ones (`huge`), if there are any
-//!         | evict=none           (kv:ram) nothing makes room for what is new; else what is not used does
-//!         | item=SIZE            (kv) the longest value that memcached's clients may store: 1M unless told, at most 256M
+//!         | evict=none           (kv:ram) no pairs are evicted for new ones; else unused pairs are
+//!         | item=SIZE            (kv) the longest value that memcached's clients may store: default 1M, at most 256M
 //!         | flush                (kv) memcached's clients may remove everything at once, with flush_all
 //!         | prefault             (kv) a thread has the system give the memory from the start on, before it is used
 //!         | sparse               (kv:file) a new file gets space when it is written, else all of it at once
-//!         | memory=SIZE          (kv:file) RAM for the index and what is used; else a quarter of the file
-//!         | sync=always          (kv:file) answers leave when what they tell of survives a power cut
+//!         | memory=SIZE          (kv:file) RAM for the index and used pairs; else a quarter of the file
+//!         | sync=always          (kv:file) answers leave when the changes they report survive a power cut
 //!         |     =batch           … at once; it survives a little later
 //!         |     =none            … at once; it survives when a Flush has ended
 //!         | FILTER               each stands over those before it; may be given several times
@@ -267,7 +267,7 @@ impl Spec {
     /// Whether its file or device could be opened, or made, as far as can be seen without changing anything.
     ///
     /// # Errors
-    /// What opening it would report. [`OpenError::Locked`] of storage that a target has open.
+    /// The error that opening it would report. [`OpenError::Locked`] of storage that a target has open.
     pub fn inspect(&self) -> Result<(), OpenError> {
         let Some(settings) = self.file_settings() else { return Ok(()) };
         let is_new = settings.kind == FileKind::Regular && settings.bytes.is_some() && !self.is_read_only;

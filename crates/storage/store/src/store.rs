@@ -150,7 +150,7 @@ impl Store {
         }
     }
 
-    /// What keys and values take, as of when partitions last reported it; `None` of blocks.
+    /// The usage of keys and values, as last reported by the partitions; `None` for blocks.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         match self {
@@ -159,7 +159,7 @@ impl Store {
         }
     }
 
-    /// Memory of keys and values, bytes; 0 of blocks.
+    /// Memory of keys and values, bytes; 0 for blocks.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         match self {

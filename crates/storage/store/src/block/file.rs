@@ -92,7 +92,7 @@ impl BlockStore for FileStore {
 
     fn attach(&self) -> io::Result<Box<dyn Backend>> {
         let shared = Arc::clone(&self.shared);
-        // The state is read first: if a reopen comes between, the descriptions are merely asked for again.
+        // The state is read first: if a reopen comes between, the descriptions are merely requested again.
         let gate = shared.gate();
         let files = shared.describe()?;
         Ok(Box::new(FileBackend::new(shared, gate, files)))
@@ -202,7 +202,8 @@ impl BlockStore for FileStore {
     }
 }
 
-/// Hosts keep partition tables and file systems by block number: a file is not served with another block size than before.
+/// Hosts keep partition tables and file systems by block number: a file is not served with another block size than
+/// before.
 fn check_block_bytes(settings: &FileSettings) -> Result<(), OpenError> {
     if settings.kind != FileKind::Regular || settings.contents != Contents::Blocks {
         return Ok(());
@@ -520,7 +521,7 @@ mod tests {
                 std::fs::read_link(at)
                     .is_ok_and(|to| to.to_string_lossy() == format!("{} (deleted)", path.display()))
             };
-            // A number that was closed after the look: the file is kept open under another.
+            // If that descriptor was closed meanwhile, the file is open under another number.
             let all = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
             let from =
                 std::iter::once(PathBuf::from(named)).chain(all).find(is_it).expect("it is still open");
@@ -591,7 +592,7 @@ mod tests {
         if !store.shared.is_direct.load(Ordering::Relaxed) {
             return;
         }
-        // As the kernel has it while a write runs, whatever becomes of the process.
+        // As the kernel keeps it while a write runs, even if the process is killed.
         let running = store.shared.describe().unwrap().data;
         drop(store);
         assert!(matches!(FileStore::open(&settings), Err(OpenError::Locked { .. })));
@@ -792,7 +793,7 @@ mod tests {
             drop(open_in_time(|| FileStore::open(&to_read)).unwrap());
             seen
         };
-        // As QEMU has it: a right that it shares with nobody, by a description that cannot write.
+        // As QEMU has it: a right that is not shared, by a description that cannot write.
         let locking = std::fs::File::open(&settings.path).unwrap();
         reactor::lock_range_shared(locking.as_fd(), 201, 1).unwrap();
         assert!(refusal().contains("QEMU"));

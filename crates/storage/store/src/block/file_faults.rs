@@ -21,7 +21,7 @@ fn zeroes(block: u64, count: u64, is_durable: bool, may_deallocate: bool) -> Ste
     Step::WriteZeroes { offset, length, is_durable, may_deallocate }
 }
 
-/// Something of everything.
+/// Steps of every kind.
 fn trace() -> Vec<Step> {
     let (read, give_back) = (
         |block: u64, count: usize| Step::Read { offset: block * BLOCK as u64, length: count * BLOCK },
@@ -101,7 +101,7 @@ impl Ledger {
             return;
         }
         self.known[range.clone()].fill(value.filter(|_| is_done));
-        // What is durable may be the old or the new, until something makes it the new.
+        // The durable value may be the old or the new one, until a flush or durable write makes it the new.
         self.durable[range.clone()].fill(value.filter(|_| is_done && is_durable));
         if is_done {
             assert!(media.bytes[range].iter().all(|byte| Some(*byte) == value), "{step:?} is not there");
@@ -160,7 +160,7 @@ fn whatever_the_nth_operation_meets_nothing_is_said_to_be_done_that_was_not() {
             let (outcomes, _) = run_trace(move |n, _| (n == nth).then_some(fault));
             let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
             match fault {
-                // What passes is not seen.
+                // Transient failures are not seen.
                 Fault::Error(Errno::INTR | Errno::AGAIN) => assert_eq!(failed, 0, "{fault:?} at {nth}"),
                 Fault::Short(1..) => assert_eq!(failed, 0, "{fault:?} at {nth}"),
                 _ => {}
@@ -231,7 +231,7 @@ fn a_failed_flush_or_durable_write_closes_the_namespace_for_all_reactors() {
         });
         assert_eq!(here.run(step), Err(StoreError::WriteFailed(5)));
         place.borrow_mut().fault = Box::new(|_, _| None);
-        // What ran elsewhere does not end well, nor does anything begin, anywhere.
+        // Requests under way on the other reactor fail, and none begins on either.
         there.settle();
         assert_eq!(there.outcomes[&late_write], Err(StoreError::Closed));
         assert_eq!(there.outcomes[&late_flush], Err(StoreError::Closed));

@@ -19,8 +19,8 @@ use crate::size::Size;
 /// Free space that has to come back before a namespace counts as not full any more, bytes.
 const SPACE_BACK_BYTES: u64 = 1 << 20;
 
-/// Time without a refused write after which a namespace is not full any more where free space does not tell, as with a
-/// quota or a thin device.
+/// Time without a refused write after which a namespace is not full any more where free space does not show it, as with
+/// a quota or a thin device.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Interval between log lines about writes that are refused for lack of space.
@@ -51,7 +51,7 @@ impl Default for HealthCell {
     }
 }
 
-/// What the operator's thread keeps between two looks.
+/// State of the operator's thread between two looks.
 #[derive(Default)]
 pub(super) struct Looks {
     /// Refusals that were not logged yet.
@@ -61,7 +61,7 @@ pub(super) struct Looks {
     refused: Option<(Instant, Option<u64>)>,
 }
 
-/// Space of the file system below a file, and what the file may still take of it, bytes.
+/// Space of the file system below a file, and space that the file may still take of it, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Space {
     total: u64,
@@ -231,11 +231,11 @@ fn is_write_protected(settings: &FileSettings, opened: &Opened, was: bool) -> bo
     was && file_open::open_again(settings, opened.identity, false).err().is_some_and(is_refusal)
 }
 
-/// Does what reactors will do with reopened storage, and what its hosts will do first: opens it once more, writes a block
-/// with what it holds, and flushes. Nothing else uses the storage meanwhile.
+/// Does what reactors will do with reopened storage, and what its hosts will do first: opens it once more, rewrites a
+/// block with its content, and flushes. Nothing else uses the storage meanwhile.
 ///
 /// # Errors
-/// What the storage refuses.
+/// The storage's error.
 pub(super) fn check_use(settings: &FileSettings, opened: &Opened) -> Result<(), OpenError> {
     let failed =
         |action, error: io::Error| OpenError::System { action, path: settings.path.clone(), source: error };

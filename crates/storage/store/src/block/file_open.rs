@@ -325,8 +325,8 @@ fn check_contents(settings: &FileSettings, identity: Identity) -> Result<(), Ope
     Err(OpenError::WrongKind { path: path.clone(), is, remedy })
 }
 
-/// Whether a key-value file was divided for its size, which it keeps. Refuses one that was cut: growing it would replace
-/// its pairs by zeroes.
+/// Whether a key-value file was divided for its size, which it keeps. Refuses one that was cut: growing it would
+/// replace its pairs by zeroes.
 fn is_divided(
     settings: &FileSettings,
     identity: Identity,
@@ -425,7 +425,7 @@ const QEMU_UNSHARED: u64 = 200;
 const QEMU_READ: u64 = 0;
 const QEMU_WRITE: u64 = 1;
 const QEMU_RESIZE: u64 = 3;
-/// What a namespace that can be written uses, and what of it nobody else may.
+/// The rights that a writable namespace uses, and those of them that nobody else may use.
 const QEMU_USES: [u64; 3] = [QEMU_READ, QEMU_WRITE, QEMU_RESIZE];
 const QEMU_KEEPS: [u64; 2] = [QEMU_WRITE, QEMU_RESIZE];
 
@@ -464,7 +464,7 @@ fn check_free(settings: &FileSettings) -> Result<(), OpenError> {
     if let Some(device) = loop_device(&settings.path) {
         return Err(OpenError::Held { path: settings.path.clone(), by: device });
     }
-    // Where it cannot be read, opening says so.
+    // If it cannot be read, opening reports that.
     let Ok(file) = std::fs::File::open(&settings.path) else { return Ok(()) };
     let is_written = reactor::is_open_for_writing(file.as_fd()) == Some(true) && !is_locked(&file);
     match is_written && !holders::writers(&settings.path).is_empty() {
@@ -476,7 +476,7 @@ fn check_free(settings: &FileSettings) -> Result<(), OpenError> {
 /// Whether storage could be opened for writing, without doing so.
 ///
 /// # Errors
-/// What opening it would report.
+/// The error that opening it would report.
 pub(crate) fn check_writable(settings: &FileSettings) -> Result<(), OpenError> {
     let path = &settings.path;
     check_access(path, Access::READ_OK | Access::WRITE_OK)
@@ -496,7 +496,7 @@ pub(crate) fn check_writable(settings: &FileSettings) -> Result<(), OpenError> {
 /// Whether a file could be made, as far as can be seen without doing so.
 ///
 /// # Errors
-/// What making it would report.
+/// The error that making it would report.
 pub(crate) fn check_creatable(settings: &FileSettings) -> Result<(), OpenError> {
     let path = &settings.path;
     let directory = directory_of(path);
@@ -520,7 +520,7 @@ pub(crate) fn check_creatable(settings: &FileSettings) -> Result<(), OpenError> 
 fn check_access(path: &Path, wanted: Access) -> Result<(), Errno> {
     match rustix::fs::accessat(CWD, path, wanted, AtFlags::EACCESS) {
         Err(errno @ (Errno::ACCESS | Errno::ROFS)) => Err(errno),
-        // Where the question is forbidden (seccomp), opening tells.
+        // Where this check is forbidden (seccomp), opening reports the error.
         _ => Ok(()),
     }
 }
@@ -542,7 +542,7 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
 fn is_locked(file: &std::fs::File) -> bool {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
         Err(errno) => errno == Errno::WOULDBLOCK,
-        // Not left to the end of the description, which a process that is being started may have as well.
+        // Unlocked now, not by closing the description, which a process that is being started may have as well.
         Ok(()) => rustix::fs::flock(file, FlockOperation::NonBlockingUnlock).is_err(),
     }
 }
@@ -681,7 +681,7 @@ fn system(action: &'static str, path: &Path, source: io::Error) -> OpenError {
     OpenError::System { action, path: path.to_owned(), source }
 }
 
-/// Whether the kernel holds a block device read-only (`blockdev --getro`); `None` if it does not say.
+/// Whether the kernel holds a block device read-only (`blockdev --getro`); `None` if it does not report it.
 pub(super) fn is_device_read_only(device: u64) -> Option<bool> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let path = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/ro"));
@@ -798,7 +798,7 @@ mod tests {
         as_spec("kv:file", &pairs, "?size=1M").unwrap();
         let before = text(&pairs);
         if !mark::is_set(&std::fs::File::open(&pairs.path).unwrap()) {
-            // A file system without extended attributes: nothing tells it from what a host may write.
+            // A file system without extended attributes: nothing distinguishes it from what a host may write.
             open_in_time(|| FileStore::open(&pairs)).unwrap();
             return;
         }
@@ -834,7 +834,7 @@ mod tests {
         /data/ended is no key-value file, and not empty: name another one
         the namespace on /data/odd has 1000001 bytes, not a multiple of 4096: make it 1003520
         ");
-        // Hosts of blocks write what they like, and have nothing refused by it.
+        // Hosts of blocks may write anything, and the file is not refused for it.
         let copy = place.settings("copy");
         std::fs::write(&copy.path, &before).unwrap();
         open_in_time(|| FileStore::open(&copy)).unwrap();
@@ -843,7 +843,7 @@ mod tests {
         open_in_time(|| FileStore::open(&pairs)).unwrap();
         std::fs::write(&pairs.path, &before).unwrap();
         open_in_time(|| FileStore::open(&pairs)).unwrap();
-        // Zeroes that were written are nothing either.
+        // Written zeroes are no content either.
         let zeroes = place.settings("zeroes");
         std::fs::write(&zeroes.path, vec![0; 3 << 20]).unwrap();
         as_spec("kv:file", &zeroes, "").unwrap();

@@ -170,7 +170,7 @@ impl Shared {
         let is_direct = self.is_direct.load(Ordering::Relaxed);
         match error {
             StoreError::FileSizeLimit => true,
-            // A device looks first whether it is read-only; a file system that is may also have failed to flush.
+            // A device checks first whether it is read-only; a read-only file system may also have failed to flush.
             StoreError::ReadOnly => self.is_device(),
             StoreError::NoSpace => is_direct,
             StoreError::WriteFailed(errno) => {

@@ -1,4 +1,4 @@
-//! Examining a key-value file offline, and writing what is certain in it to a new one, which may take its place.
+//! Examining a key-value file offline, and writing its certain pairs to a new one, which may take its place.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -30,16 +30,16 @@ pub struct ExaminedFile {
     superblock: Superblock,
     /// Size, bytes.
     pub bytes: u64,
-    /// The size that its superblock says, bytes.
+    /// The size in its superblock, bytes.
     pub bytes_wanted: u64,
     /// The first byte of a superblock of the file that is damaged; the other copy suffices.
     pub damaged_superblock: Option<u64>,
-    /// The first bytes of sectors of 4,096 bytes that the disk cannot read (EIO): what they held is lost.
+    /// The first bytes of sectors of 4,096 bytes that the disk cannot read (EIO): their content is lost.
     pub unreadable: BTreeSet<u64>,
     partitions: Vec<Examined>,
 }
 
-/// What one partition holds.
+/// The content of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionReport {
     /// The oldest and the newest generation, unless there is none.
@@ -56,7 +56,7 @@ pub struct PartitionReport {
     pub unknown_count: u64,
     /// Whether damaged ranges may hold an unknown number of keys that were written nowhere else.
     pub may_have_lost_more: bool,
-    /// What is damaged.
+    /// The damage.
     pub damages: Vec<Damage>,
     /// The first byte in the file of a last write that is not whole, and that a start drops.
     pub dropped_from: Option<u64>,
@@ -106,7 +106,7 @@ impl ExaminedFile {
         self.superblock.log(partition, Sync::Always, 0)
     }
 
-    /// What each partition holds.
+    /// The content of each partition.
     #[must_use]
     pub fn reports(&self) -> Vec<PartitionReport> {
         self.partitions.iter().map(report).collect()
@@ -121,8 +121,8 @@ impl ExaminedFile {
             && self.partitions.iter().all(Examined::is_whole)
     }
 
-    /// Calls `each` with every key that is not certain, and with the name (CRC32C) of every key of which nothing else is
-    /// known.
+    /// Calls `each` with every key that is not certain, and with the name (CRC32C) of every key of which nothing else
+    /// is known.
     pub fn doubtful(&self, mut each: impl FnMut(Result<(&[u8], Certainty), u32>)) {
         for partition in &self.partitions {
             let keys = partition.keys().into_iter();
@@ -177,7 +177,7 @@ impl ExaminedFile {
         }
     }
 
-    /// Writes what takes the place of the file, and makes sure that this is possible.
+    /// Writes the replacement of the file, and makes sure that it can take the file's place.
     fn replace(
         &self,
         path: &Path,
@@ -213,7 +213,7 @@ impl ExaminedFile {
         let superblock = Superblock { identity: random.draw(), ..self.superblock };
         let bytes = superblock.end().max(self.bytes);
         file.set_len(bytes)?;
-        // A sparse file may be larger than the space that there is.
+        // A sparse file may be larger than the available space.
         if self.file.metadata()?.blocks().saturating_mul(UNIT_BYTES) >= self.bytes {
             space::allocate(file, bytes)?;
         }

@@ -27,8 +27,8 @@ pub(crate) fn memory_bytes_default(file_bytes: u64) -> u64 {
     MEMORY_BYTES_LEAST.max(file_bytes / MEMORY_SHARE)
 }
 
-/// Minimum memory of each of `partition_count` partitions of a key-value file of this many bytes: whatever is stored can
-/// be read.
+/// Minimum memory of each of `partition_count` partitions of a key-value file of this many bytes: whatever is stored
+/// can be read.
 pub(crate) fn share_bytes_min(file_bytes: u64, partition_count: u64) -> u64 {
     let value_bytes_max = superblock::value_bytes_max(file_bytes, partition_count);
     Settings::memory_bytes_min_with_log(value_bytes_max) as u64

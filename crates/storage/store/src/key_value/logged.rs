@@ -56,19 +56,19 @@ pub struct Logged {
     runs: Vec<Option<Run>>,
     run_count: usize,
     replies: Vec<(Ticket, Reply)>,
-    /// Reads of recovery by the number of their ticket, in order, with what has arrived: `None` if it failed.
+    /// Reads of recovery by the number of their ticket, in order, with the data that has arrived: `None` if it failed.
     recovered: VecDeque<(usize, Option<Option<Buffer>>)>,
     recovery: Recovery,
-    /// Where damage is reported, and what was.
+    /// Where damage is reported, and the damage reported so far.
     shared: Arc<SharedProgress>,
     damage: DamagePassedOver,
     is_timer_set: bool,
     is_memory_timer_set: bool,
     is_time_timer_set: bool,
-    /// While the timer of the mark runs: the writes of the log when it was set.
+    /// Log write count when the timer of the mark was set; `None` if it does not run.
     mark_timer: Option<u64>,
     is_failure_reported: bool,
-    /// Stores refused by the log and for lack of memory, when that was told last.
+    /// Stores refused by the log and for lack of memory, as last logged.
     refused: (u64, u64),
     is_full_reported: bool,
     space: Space,
@@ -205,7 +205,7 @@ impl Logged {
         self.with_log(|log, processor| log.fetch(processor, key));
     }
 
-    /// The next key whose value was fetched or failed to be.
+    /// The next key whose fetch has completed or failed.
     pub fn next_loaded(&mut self) -> Option<Loaded> {
         self.with_log(|log, _| log.next_loaded())
     }
@@ -225,8 +225,8 @@ impl Logged {
         self.with_log(|log, processor| log.settled(processor))
     }
 
-    /// Whether memory for values of this many bytes is available while the value of `needed` stays in memory. If not, and
-    /// the log is [behind](Self::progress), it will be.
+    /// Whether memory for values of this many bytes is available while the value of `needed` stays in memory. If not,
+    /// and the log is [behind](Self::progress), it will be.
     pub fn has_room(&mut self, bytes: usize, needed: Option<&[u8]>) -> bool {
         self.partition.processor.has_room(bytes, needed)
     }
@@ -270,7 +270,7 @@ impl Logged {
             && !self.is_busy()
             && self.with_log(|log, processor| log.is_settled(processor));
         if has_stopped {
-            // A write that waits for space brings nothing that is still to be settled.
+            // A write that waits for space has no changes that are still to be settled.
             self.space = Space::Enough;
         }
         has_stopped
@@ -325,7 +325,7 @@ impl Logged {
         }
     }
 
-    /// Tells the progress of recovery.
+    /// Reports the progress of recovery.
     fn follow_recovery(&mut self, io: &mut dyn StoreIo) {
         let (now_ns, place) = (io.now_ns(), (&*self.place.0, self.place.1));
         let log = self.partition.log().expect("a partition with a log");
@@ -526,7 +526,7 @@ impl Logged {
         }
     }
 
-    /// Logs what was found in the log and passed over, and the failure of the log once.
+    /// Logs the findings in the log that were passed over, and the failure of the log once.
     fn report(&mut self) {
         self.report_refusals();
         self.report_damage();
@@ -579,7 +579,7 @@ impl Logged {
     }
 }
 
-/// What damage means that a log passes over.
+/// The meaning of damage that a log passes over.
 fn what_is_damaged(kind: DamageKind) -> &'static str {
     match kind {
         DamageKind::Bit => "one bit, which is corrected or does not matter",
@@ -686,7 +686,8 @@ mod tests {
             assert_eq!(logged.borrow_mut().awaited_last(), (sync == Sync::Always).then_some(1), "{sync:?}");
             let before = place.borrow().log.len();
             poll(&logged, &mut double);
-            // The segment, the superblock that names it, and without durable writes what follows once the log is idle.
+            // The segment, the superblock that names it, and without durable writes a flush and another superblock once
+            // the log is idle.
             let idle: &[_] = if sync == Sync::None { &["sync", "write durably"] } else { &[] };
             let expected = [&["write durably", "write durably"], idle].concat();
             assert_eq!(place.borrow().log[before..], expected, "{sync:?}");
@@ -743,7 +744,7 @@ mod tests {
         }
     }
 
-    /// Pairs expire while nothing is asked and nothing is written but the time.
+    /// Pairs expire while nothing is requested and nothing is written but the time.
     #[test]
     fn the_time_is_marked_while_pairs_may_expire() {
         let (logged, place, mut double) = open(Sync::Always);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Commands wait this long for a log that is being read; then they are refused until it is, ns.
 pub(super) const WAIT_NS: u64 = 1_000_000_000;
 
-/// Interval between log lines that tell the progress, ns.
+/// Interval between log lines that report the progress, ns.
 const TELL_NS: u64 = 2_000_000_000;
 
 /// How far the logs of a key-value file have been read.
@@ -32,8 +32,8 @@ pub struct DamagePassedOver {
     pub lost_unknown_count: u64,
 }
 
-/// The progress of all partitions together, and the damage found. Each reactor adds the bytes that it has read, and what
-/// it has found.
+/// The progress of all partitions together, and the damage found. Each reactor adds the bytes that it has read, and the
+/// damage that it has found.
 #[derive(Debug, Default)]
 pub(super) struct SharedProgress {
     partition_count: AtomicUsize,
@@ -70,7 +70,7 @@ impl SharedProgress {
         (damage.count > 0).then_some(damage)
     }
 
-    /// A partition has found damage: so much `now`, and `before` when it last told.
+    /// A partition has found damage: `now` in total, and `before` at its last report.
     pub(super) fn add_damage(&self, before: DamagePassedOver, now: DamagePassedOver) {
         self.damage_count.fetch_add(now.count - before.count, Ordering::Relaxed);
         self.lost_key_count.fetch_add(now.lost_key_count - before.lost_key_count, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl SharedProgress {
 #[derive(Debug)]
 pub(super) struct Reading {
     shared: Arc<SharedProgress>,
-    /// When it began, and when its progress was told last, ns.
+    /// When it began, and when its progress was last logged, ns.
     began_ns: u64,
     told_ns: u64,
     read_bytes: u64,
@@ -105,7 +105,7 @@ impl Reading {
         (path, partition): (&Path, usize),
     ) {
         self.shared.read_bytes.fetch_add(read_bytes - self.read_bytes, Ordering::Relaxed);
-        // What was to be read may turn out to be less.
+        // Fewer bytes than expected may have to be read.
         self.shared.bytes.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
         (self.read_bytes, self.bytes) = (read_bytes, bytes);
         self.is_slow |= now_ns >= self.began_ns + WAIT_NS;

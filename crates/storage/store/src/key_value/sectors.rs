@@ -1,4 +1,4 @@
-//! Reading a damaged file: what the disk cannot read counts as zeros, sector by sector.
+//! Reading a damaged file: sectors that the disk cannot read count as zeros.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,8 +10,8 @@ use rustix::io::Errno;
 /// Bytes read at a time after an error: one sector of 4,096 bytes, or eight of 512.
 pub(super) const SECTOR_BYTES: usize = 4096;
 
-/// Reads what the file has there, and zeros behind its end. The first bytes of sectors that the disk cannot read (EIO)
-/// are added to `unreadable`; these are zeros, too.
+/// Reads the bytes of the file there, and zeros behind its end. The first bytes of sectors that the disk cannot read
+/// (EIO) are added to `unreadable`; these are zeros, too.
 ///
 /// # Errors
 /// Any other error of the disk.

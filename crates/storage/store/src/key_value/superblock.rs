@@ -28,8 +28,8 @@ pub(super) const BLOCK_BYTES: u64 = 4096;
 const BLOCK_LENGTH: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"nvlanekv";
-/// Since version 3 writes list the names of the keys written before, since version 4 values may take two segments. Earlier
-/// files are made such as they are opened.
+/// Since version 3 writes list the names of the keys written before, since version 4 values may take two segments.
+/// Earlier files are converted when they are opened.
 const VERSION: u64 = 4;
 const VERSIONS_BEFORE: std::ops::Range<u64> = 2..VERSION;
 
@@ -176,8 +176,8 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// The superblock of a file of so many bytes that need not be whole. Sectors that the disk cannot read are added to
-    /// `unreadable`.
+    /// The superblock of a file of this many bytes that need not be whole. Sectors that the disk cannot read are added
+    /// to `unreadable`.
     pub(super) fn read_damaged(
         file: &File,
         path: &Path,
@@ -349,8 +349,8 @@ pub(crate) fn divided_bytes(path: &Path, file: &File, bytes: u64) -> Result<Opti
     }
 }
 
-/// Checks that a file that begins with these bytes, and has no more of them than its superblocks, is not what is left of
-/// a key-value file that was cut within its first superblock.
+/// Checks that a file that begins with these bytes, and has no more of them than its superblocks, is not the rest of a
+/// key-value file that was cut within its first superblock.
 fn check_begun(copies: &[u8], path: &Path) -> Result<(), OpenError> {
     let is_begun = copies.starts_with(&MAGIC) && copies.len() < COPIES_LENGTH;
     if is_begun && copies.chunks(BLOCK_LENGTH).all(|copy| Superblock::decode(copy).is_none()) {

@@ -1,4 +1,5 @@
-//! A file that gets its name once it is whole: of one that is never finished nothing is left, or what the next replaces.
+//! A file that gets its name once it is whole. One that is never finished leaves nothing, or a file that the next one
+//! replaces.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -9,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, RenameFlags};
 
-/// A file under way.
+/// An unfinished file.
 #[derive(Debug)]
 pub struct Unfinished {
     file: File,
-    /// Where it will be.
+    /// Its final path.
     path: PathBuf,
-    /// Where it is, or is for a moment.
+    /// Its temporary path.
     beside: PathBuf,
     /// Whether it has a name already: the file system has no files without one.
     has_name: bool,
@@ -25,7 +26,7 @@ impl Unfinished {
     /// Begins an empty file, in the directory of its path.
     ///
     /// # Errors
-    /// If it cannot be created, or another process is at the same.
+    /// If it cannot be created, or another process is making the same.
     pub fn new(path: &Path) -> io::Result<Self> {
         let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
         name.push(".unfinished");
@@ -52,7 +53,7 @@ impl Unfinished {
         &self.file
     }
 
-    /// Gives it its name, durably, which no file must have.
+    /// Gives it its name, durably. No file may have that name.
     ///
     /// # Errors
     /// If there is such a file, or the name cannot be given.
@@ -82,7 +83,7 @@ impl Unfinished {
         self.settle()
     }
 
-    /// Leaves nothing of it.
+    /// Removes it.
     pub fn abandon(self) {
         if self.has_name {
             // If even this fails, the next one replaces it.

@@ -13,7 +13,7 @@ use super::{Bench, Outcome, Step, begin, outcome_of};
 use crate::block::FileStore;
 use crate::namespace::{Backend, BlockStore, Geometry, Reply, StoreIo, Ticket};
 
-/// What the disk holds.
+/// The content of the disk.
 pub(crate) struct Media {
     /// As it reads.
     pub(crate) bytes: Vec<u8>,
@@ -25,10 +25,10 @@ pub(crate) struct Media {
     pub(crate) fault: Box<Plan>,
 }
 
-/// Decides what an operation meets.
+/// Decides the fault that an operation meets.
 type Plan = dyn FnMut(usize, &Operation) -> Option<Fault>;
 
-/// What an operation may meet.
+/// A fault of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It fails, and nothing is done.
@@ -37,7 +37,7 @@ pub(crate) enum Fault {
     Short(usize),
 }
 
-/// Where a reactor's disk is: several may have one.
+/// A reactor's disk: several reactors may share one.
 pub(crate) type Place = Rc<RefCell<Media>>;
 
 impl Media {
@@ -87,7 +87,7 @@ impl Media {
                 }
                 Ok(count)
             }
-            // What it covers was settled when it began.
+            // The writes that it covers were settled when it began.
             Operation::Sync { .. } => Ok(0),
             Operation::Allocate { offset, length, .. } => {
                 let start = *offset as usize;

@@ -24,7 +24,7 @@ enum Message {
     Stop,
 }
 
-/// Which step ended how.
+/// The number of a step, and its outcome.
 type Report = (usize, Outcome);
 
 struct Server {
@@ -32,7 +32,7 @@ struct Server {
     desk: Desk,
 }
 
-/// What is known of running requests.
+/// The running requests.
 #[derive(Default)]
 struct Desk {
     next_ticket: u64,
@@ -41,7 +41,7 @@ struct Desk {
     waiting: VecDeque<(Ticket, Operation)>,
 }
 
-/// What the backend sees of the reactor.
+/// The reactor as the backend sees it.
 struct Bridge<'a, I> {
     io: &'a mut I,
     desk: &'a mut Desk,
