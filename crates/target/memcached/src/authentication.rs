@@ -6,10 +6,10 @@
 //!  ▲ └──any other line: CLIENT_ERROR unauthenticated──┐ └──wrong: CLIENT_ERROR──┐
 //!  └──────────────────────────────────────────────────┴─────────────────────────┘
 //! Value too long for any user and password ──▶ Discard ──all of it──▶ Line
-//! Value too long to be discarded: CLIENT_ERROR; what follows is read as lines
+//! Value too long to be discarded: CLIENT_ERROR; the next bytes are read as lines
 //! ```
 //!
-//! What was received of a value is wiped once it was compared.
+//! Received bytes of a value are wiped once it was compared.
 
 use zeroize::Zeroize;
 
@@ -29,7 +29,7 @@ const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad authentication token format\r\n";
 /// The first byte of a request of the binary protocol.
 const BINARY_REQUEST: u8 = 0x80;
 
-/// Where the connection is on its way to be authenticated.
+/// Progress of a connection's authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// A line is to come.
@@ -40,12 +40,12 @@ enum State {
     Discard { left: u64 },
 }
 
-/// What a step of the authentication has brought.
+/// The result of a step of the authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// More input is needed.
     More,
-    /// The client has authenticated: what follows are commands.
+    /// The client has authenticated: commands follow.
     Authenticated,
     /// The connection is to be closed.
     Close,
@@ -55,7 +55,8 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct Authentication {
     state: State,
-    /// Input that is no whole line or value yet. Of its full size at once: a buffer that grows would leave copies behind.
+    /// Input that is no whole line or value yet. Of its full size at once: a buffer that grows would leave copies
+    /// behind.
     pending: Vec<u8>,
     is_first: bool,
     refusal_count: u32,
@@ -206,7 +207,7 @@ mod tests {
         (user, password) == (b"foo", b"bar") || (user, password) == (b"baaaz", b"two words")
     }
 
-    /// Feeds `input` in pieces of this length. Returns the answers, the last outcome, and what is left.
+    /// Feeds `input` in pieces of this length. Returns the answers, the last outcome, and the rest of the input.
     fn talk(input: &str, piece: usize) -> (String, Outcome, String) {
         let input = input.replace('|', "\r\n").into_bytes();
         let (mut authentication, mut out) = (Authentication::new(), Vec::new());
@@ -227,7 +228,7 @@ mod tests {
         String::from_utf8(bytes).expect("text").replace("\r\n", "|")
     }
 
-    /// The conversation of memcached's own `t/ascii-auth.t`, and more of what it answers. hostile E14
+    /// The conversation of memcached's own `t/ascii-auth.t`, and more of its answers. hostile E14
     #[test]
     fn answers_are_those_of_memcached_in_any_pieces() {
         const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated|";

@@ -53,7 +53,7 @@ impl Collecting {
     }
 }
 
-/// Why partitions cannot have this memory, whatever they hold.
+/// The reason why partitions cannot have this memory, whatever they hold.
 pub(crate) fn limit_refusal(megabytes: u64, partition_count: usize) -> Option<String> {
     let megabytes_min =
         (Settings::MEMORY_BYTES_MIN as u64).saturating_mul(partition_count as u64).div_ceil(MEBIBYTE);

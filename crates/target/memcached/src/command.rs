@@ -42,7 +42,7 @@ pub enum Verb {
     },
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`.
     Store {
-        /// Which of them.
+        /// The mode.
         mode: Mode,
         /// The expected CAS number of `cas`.
         cas: Option<u64>,
@@ -119,7 +119,7 @@ pub enum DumpForm {
 }
 
 impl DumpForm {
-    /// The answer to a dump before whose command others are not answered yet; `None` if it may follow them.
+    /// The answer to a dump while earlier commands are not answered yet; `None` if it may follow them.
     pub(crate) fn refusal(self) -> Option<&'static [u8]> {
         match self {
             Self::Fields => Some(b"ERROR cannot pipeline other commands before metadump\r\n"),
@@ -198,7 +198,7 @@ impl<'a> Command<'a> {
         is_base64: false,
     };
 
-    /// Whether execution may change the pair, apart from the marks that tell of a stale value.
+    /// Whether execution may change the pair, apart from the marks of a stale value.
     #[must_use]
     pub fn may_change(&self) -> bool {
         match self.verb {

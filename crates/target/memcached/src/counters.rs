@@ -71,7 +71,7 @@ pub struct PartitionStats {
     pub index_bytes: u64,
     /// Of this, by pairs that are in the index itself.
     pub inline_bytes: u64,
-    /// What pairs take of the log, if there is one.
+    /// The space of the log that pairs take, if there is one.
     pub log: Option<LogRoom>,
     /// Why the change of the request may not survive.
     pub refusal: Option<Refusal>,
@@ -120,16 +120,15 @@ pub struct ListenerStats {
     pub authentication_failed_count: u64,
     /// Connections that failed to set up TLS.
     pub tls_failed_count: u64,
-    /// What the listener of the connection asks of its clients.
+    /// The requirements of the connection's listener.
     pub trust: ListenerTrust,
 }
 
-/// What a listener asks of its clients.
+/// The requirements of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenerTrust {
-    /// Whether they use TLS; then memcached's number of whether they show a certificate: 0 for no, 1 for those that have
-    /// one, 2 for all.
+    /// If clients use TLS, memcached's number for their certificates: 0 for none, 1 if they have one, 2 for all.
     pub tls: Option<u8>,
-    /// Whether they authenticate with a user and a password.
+    /// Whether clients authenticate with a user and a password.
     pub authenticates: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A client that takes nothing of its dump for so long keeps others from theirs no longer, s.
+/// Time after which a client that takes nothing of its dump no longer keeps others from theirs, s.
 const STALLED_S: u32 = 10;
 
 /// The dumps of the crawler of a target.

@@ -7,8 +7,8 @@
 //! lines ─ position (12 bytes) ─ CONTINUES        or: lines ─ ENDS
 //! ```
 //!
-//! Each key that is there throughout a dump is in it once, whatever happens to others meanwhile. The crawler's dumps are
-//! served one at a time, as in memcached, unless a client does not take its own.
+//! Each key that is there throughout a dump is in it once, whatever happens to others meanwhile. The crawler's dumps
+//! are served one at a time, as in memcached, unless a client does not take its own.
 
 use std::sync::Arc;
 
@@ -128,8 +128,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Appends the fields of a pair. A pair in the index has a CAS number from the first request for it on; before, 0 is
-    /// appended.
+    /// Appends the fields of a pair. A pair in the index has a CAS number from the first request for it on; before, 0
+    /// is appended.
     fn push_fields(&mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
         let processor = &mut self.partition.processor;
         let Some(place) = processor.find(hash, key) else { return };

@@ -70,7 +70,7 @@ impl Service {
         Self { watch: WatchLog::new(watchers), ..self }
     }
 
-    /// Names the connection whose commands are executed next, in case somebody watches.
+    /// Names the connection whose commands are executed next, if events are watched.
     #[inline]
     pub fn begin_client(&mut self, number: impl FnOnce() -> u32) {
         self.watch.follow();

@@ -68,7 +68,7 @@ impl Options {
                 }
                 b'I' => options.invalidates = true,
                 b'x' => options.drops_value = true,
-                // Without a name, it names no mode.
+                // Without a token, it names no mode.
                 b'M' => options.mode = Some(token.first().copied().unwrap_or(0)),
                 b'J' => options.initial = number::parse(token).ok_or(BAD_INITIAL)?,
                 b'D' => options.delta = Some(number::parse(token).ok_or(BAD_DELTA)?),
@@ -443,7 +443,7 @@ impl Executor<'_> {
                 if options.is_quiet {
                     return;
                 }
-                // With a time in the past it is gone, and not without a limit.
+                // With a time in the past the pair is gone; its remaining time is 0, not unlimited.
                 let gone = Attributes { flags: 0, expiry_s: self.partition.processor.now_s() };
                 let state =
                     self.state(meta).unwrap_or(PairState { attributes: gone, ..PairState::default() });

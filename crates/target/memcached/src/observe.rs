@@ -133,7 +133,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Passes to `post` what watchers get of the events of this turn; see [`WatchLog::flush`].
+    /// Passes to `post` the watchers' lines of the events of this turn; see [`WatchLog::flush`].
     pub fn flush_watched(&mut self, unix_us: u64, post: impl FnMut(usize, u64, Vec<u8>)) {
         self.service.watch.follow();
         self.log_evictions();
@@ -142,7 +142,7 @@ impl Executor<'_> {
 }
 
 impl WatchLog {
-    /// Logs the begin of a connection, or with `reason` its end.
+    /// Logs the beginning of a connection, or with `reason` its end.
     pub fn log_connection(
         &mut self,
         peer: Option<std::net::SocketAddr>,

@@ -16,7 +16,7 @@ use kv::{ChunkList, Kept};
 pub struct LongValue {
     /// Its whole mebibytes, if there are any.
     pub(super) chunks: Option<ChunkList>,
-    /// The kept value, for the rest after them; `None` if the rest is copied.
+    /// The pinned value that the bytes after them come from; `None` if these are copied.
     pub(super) kept: Option<Arc<Kept>>,
 }
 

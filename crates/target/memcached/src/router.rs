@@ -1,4 +1,4 @@
-//! What a session asks of the partitions, of its own one and of those of other cores.
+//! Requests of a session to the partitions: to its own, and to those of other cores.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub trait Router {
     fn executor(&mut self) -> Executor<'_>;
     /// Its number, and the number of partitions.
     fn position(&self) -> (usize, usize);
-    /// The number of the session, which the lines of a watcher come with.
+    /// The number of the session, which accompanies the lines of a watcher.
     fn session(&self) -> u64;
     /// Sends a command to another partition, which answers to [`Session::on_reply`](crate::Session::on_reply).
     fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>);

@@ -87,7 +87,7 @@ pub struct Session {
     output: Output,
     /// Whether it is a watcher: it answers no more commands.
     watching: Option<Watching>,
-    /// Whether it ends because of what the client has sent.
+    /// Whether it ends because of the client's input.
     is_broken: bool,
     /// A dump under way: no command after it is executed until its end.
     dump: Option<Box<Dump>>,
@@ -259,7 +259,7 @@ impl Session {
         }
     }
 
-    /// Whether the connection ends because of what the client has sent.
+    /// Whether the connection ends because of the client's input.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.is_broken

@@ -109,8 +109,8 @@ fn classic_commands_are_answered_as_memcached_does() {
     ]);
 }
 
-/// Scripts (`>`), what memcached 1.6.45 answered to them (`<`), and what is answered instead (`!`) where docs/memcached.md
-/// lists a difference.
+/// Scripts (`>`), the answers of memcached 1.6.45 (`<`), and those of nvlane (`!`) where docs/memcached.md lists a
+/// difference.
 #[test]
 fn scripts_are_answered_as_memcached_answered_them() {
     let text = include_str!("../tests/answers_of_memcached.txt");
@@ -156,7 +156,7 @@ fn noreply_silences_errors_and_what_follows_is_understood() {
         ("touch t x noreply|touch missing 5 noreply|flush_all x noreply|delete t 5 noreply|mn|", "MN|"),
         (&format!("delete {long} noreply|incr {long} 1 noreply|touch {long} 1 noreply|mn|"), "MN|"),
         ("verbosity x noreply|bogus noreply|lru_crawler noreply|cache_memlimit x noreply|mn|", "MN|"),
-        // What cannot be a command of its kind is answered.
+        // A line that cannot be a command of its kind is answered.
         (
             "set a 0 0 -1 noreply|incr noreply|get|mn|",
             "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
@@ -256,7 +256,7 @@ fn times_to_live_uptime_and_ages_do_not_follow_steps_of_the_wall_clock() {
         let dump = String::from_utf8(client.send(b"lru_crawler metadump all\r\n")).expect("text");
         let line = format!("key=a exp={} la={unix_s} ", unix_s + 300);
         assert!(dump.contains(&line), "{unix_s}: {dump}");
-        // What is absolute is so by the wall clock of its store.
+        // Absolute times are by the wall clock at the store.
         let (soon_s, past_s) = (unix_s + 60, unix_s - 1);
         let expected = if soon_s > 2_592_000 { ("HD t60|", "EN|") } else { ("HD t90|", "HD t29|") };
         client.talk(&format!("ms d 1 T{soon_s}|1|mg d t|"), &format!("HD|{}", expected.0));
@@ -535,7 +535,7 @@ fn flags_of_meta_commands_mean_what_they_mean_to_memcached() {
         ("ms a 2 s|12|ms a 3 MA s|345|ms a 1 MP s|0|ms z 2 MA N0 s|ab|", "HD s2|HD s5|HD s6|HD s2|"),
         ("ms a 1 Ms|1|ms a 1 M|1|ms a 1 Mx|1|ms a 1 MSET|1|", &format!("{BAD_MODE}{BAD_MODE}{BAD_MODE}HD|")),
         ("ma a Mincr|ma a MDECR v|ma a MI v|", "CLIENT_ERROR invalid mode for ma M token|VA 1|0|VA 1|1|"),
-        // A number to compare with means nothing to a store that only adds.
+        // `add` ignores the CAS value.
         ("ms n 1 ME C5|1|ms n 1 ME C5|1|ms o 1 MA C5|1|ms n 1 MA C5|1|ms n 1 MR C5|1|", "HD|NS|NS|EX|EX|"),
         // Each command returns the flags that it knows.
         ("ms n 1 k f t v h l s O7 F5|1|md n k v t f c s O8|", "HD kn s1 O7|HD kn O8|"),
@@ -556,18 +556,18 @@ fn flags_of_meta_commands_mean_what_they_mean_to_memcached() {
         ("ms a 1 Fx|1|ma a Dx|ma a k k|", &format!("{BAD_LINE}{BAD_FLAG_OF_MA}{BAD_FLAG_OF_MA}")),
         (&format!("mg q {opaque}|mg q {long}|"), &format!("EN {opaque}|CLIENT_ERROR opaque token too long|")),
         (&format!("mg a {many} E1 D1 J1|"), "CLIENT_ERROR options flags are too long|"),
-        // What is left of a value that is dropped: flags, time and number.
+        // The rest of a value that is dropped: flags, time and number.
         ("ms a 3 F5 E7 T30|abc|md a x|mg a v t f c|", "HD|HD|VA 0 t-1 f0 c7||"),
         ("ms a 3 F5 E7 T30|abc|md a x I F9 T60 E8|mg a v t f c|", "HD|HD|VA 0 t60 f9 c8 X W||"),
         ("ms a 1|1|md a T60|mg a|", "HD|HD|EN|"),
     ]);
 }
 
-/// Times of accesses are those of the starts of their minutes, or of the pause in which nothing was asked.
+/// Times of accesses are those of the starts of their minutes, or of a pause without requests.
 #[test]
 fn the_time_since_the_last_access_is_told() {
     let mut client = Client::new();
-    // A small pair has it from the first question on.
+    // A small pair has it from the first request for it on.
     client.talk("ms item 2 T0 F1|ab|ms x 1|1|mg x l|", "HD|HD|HD l0|");
     client.partitions.wait(100);
     client.talk("mg item u l h|mg x l t|", "HD l100 h0|HD l100 t-1|");

@@ -1,8 +1,8 @@
 //! The answer to `stats`.
 //!
 //! Dashboards and exporters read fields by name, and fail without one or with one too many, so the fields are those of
-//! memcached: with 0 if nvlane has nothing of its kind. All sizes of items are one slab class, number 1, whose chunks are lines and whose
-//! pages are regions.
+//! memcached: with 0 if nvlane has nothing of its kind. All sizes of items are one slab class, number 1, whose chunks
+//! are lines and whose pages are regions.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use crate::execute::Executor;
 /// The version reported by `version`. Clients derive from its number which commands are supported.
 pub const VERSION: &str = concat!("1.6.99-nvlane-", env!("CARGO_PKG_VERSION"));
 
-/// General fields of what nvlane does not have. `get_flushed` is among them: flushed pairs are removed at once.
+/// General fields of features that nvlane does not have. One is `get_flushed`: flushed pairs are removed at once.
 const ABSENT: &str = "\
     response_obj_oom response_obj_count response_obj_bytes read_buf_count read_buf_bytes read_buf_bytes_free \
     read_buf_oom reserved_fds get_flushed listen_disabled_num \
@@ -27,7 +27,7 @@ const ABSENT: &str = "\
     crawler_items_checked lrutail_reflocked moves_to_cold moves_to_warm moves_within_lru direct_reclaims \
     lru_bumps_dropped";
 
-/// Settings of what nvlane does not have: numbers, and those that memcached calls `no` when they are off.
+/// Settings of features that nvlane does not have: numbers, and those that memcached calls `no` when they are off.
 const ABSENT_NUMBERS: &str = "\
     tcpport udpport verbosity oldest num_threads_per_udp slab_automove lru_crawler_sleep lru_crawler_tocrawl \
     tcp_backlog hashpower_init reqs_per_event slab_automove_ratio slab_automove_window \

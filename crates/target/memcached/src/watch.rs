@@ -4,8 +4,8 @@
 //! event ─▶ WatchLog of the reactor ─ turn end ─▶ lines for each watcher, in one message ─▶ its Session ─▶ output
 //! ```
 //!
-//! A watcher that has not taken its last 256 KiB loses lines, and is told how many. While nobody watches, an event costs
-//! the look at one byte.
+//! A watcher that has not taken its last 256 KiB loses lines, and gets their number. Without watchers, an event costs a
+//! look at one byte.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,10 +25,10 @@ pub(crate) mod kind {
     pub(crate) const CONNEVENTS: u8 = 8;
     /// Removals by `delete` and `md`.
     pub(crate) const DELETIONS: u8 = 16;
-    /// Kinds of which nothing happens here.
+    /// Kinds without events here.
     const NOTHING: u8 = 128;
 
-    /// In memcached's order: the first of which a word is the beginning counts.
+    /// In memcached's order: a word selects the first name that begins with it.
     const NAMES: [(&[u8], u8); 10] = [
         (b"rawcmds", NOTHING),
         (b"evictions", EVICTIONS),
@@ -259,7 +259,7 @@ impl WatchLog {
         self.entries.push(Entry { kind, number, end: self.bytes.len() });
     }
 
-    /// Counts events that nobody could log.
+    /// Counts events that could not be logged.
     pub(crate) fn count_dropped(&self, count: u64) {
         self.watchers.dropped_count.fetch_add(count, Ordering::Relaxed);
     }
@@ -292,7 +292,7 @@ impl WatchLog {
             if entry.kind & watcher.kinds == 0 || entry.number <= watcher.since {
                 continue;
             }
-            // After a line that was lost no other gets in before it.
+            // Once a line is lost, so are the later ones of this turn.
             if skipped_count > 0 || pending_bytes + lines.len() > PENDING_BYTES_MAX {
                 skipped_count += 1;
                 continue;

@@ -158,8 +158,8 @@ impl Decoder {
     }
 
     /// Takes the next command off `input`. After [`Decoded::More`] call it again with the same bytes and those that
-    /// follow. A command on a key is written to `command` once: copying what was just written in pieces costs more than
-    /// the rest of decoding.
+    /// follow. A command on a key is written to `command` once: copying bytes that were just written in pieces costs
+    /// more than the rest of decoding.
     pub fn next<'a>(&mut self, input: &mut &'a [u8], command: &mut Command<'a>) -> Decoded<'a> {
         loop {
             match self.state {
@@ -577,7 +577,7 @@ pub(crate) fn bad_chunk(verb: Verb) -> &'static [u8] {
     if verb.is_silent() { b"" } else { b"CLIENT_ERROR bad data chunk\r\n" }
 }
 
-/// Decodes the commands of a line that bring no value. A line with too few words is answered in spite of `noreply`.
+/// Decodes the commands of a line without a value. A line with too few words is answered in spite of `noreply`.
 fn plain<'a>(
     name: &[u8],
     is_quiet: bool,

@@ -5,7 +5,7 @@ use crate::router::Router;
 use crate::watch::Watching;
 
 impl Session {
-    /// Makes the session a watcher. Answers before its first line could not be told from lines.
+    /// Makes the session a watcher. Answers before its first line could not be distinguished from lines.
     pub(crate) fn begin_watch(&mut self, router: &mut impl Router, kinds: u8) {
         let is_first = self.waiting_bytes() == 0;
         let (address, out) = ((router.position().0, router.session()), self.sink().bytes_mut());

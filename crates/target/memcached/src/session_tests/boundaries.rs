@@ -5,8 +5,8 @@ use super::*;
 /// The wall clock of the partitions, s.
 const NOW_S: i64 = 1_700_000_000;
 
-/// A line of the table as bytes: `|` is the end of a line and `\n` a line feed alone, `{x*250}` repeats, and `{now+1}` is a
-/// time on the wall clock, `{5-now}` how long it is until one.
+/// A line of the table as bytes: `|` is the end of a line and `\n` a line feed alone, `{x*250}` repeats, and `{now+1}`
+/// is a time on the wall clock, `{5-now}` how long it is until one.
 fn expand(line: &str) -> String {
     let mut bytes = String::new();
     let mut rest = line;
@@ -55,8 +55,8 @@ fn differing(table: &str, answer: impl Fn(&mut Client, &str) -> String) -> Strin
     wrong
 }
 
-/// Scripts (`>`), what memcached 1.6.45 answered to them (`<`), and what is answered instead (`!`) where docs/memcached.md
-/// lists a difference. An answer ends with ` closed` if the connection was closed after it.
+/// Scripts (`>`), the answers of memcached 1.6.45 (`<`), and those of nvlane (`!`) where docs/memcached.md lists a
+/// difference. An answer ends with ` closed` if the connection was closed after it.
 #[test]
 fn numbers_of_the_text_and_meta_protocols_end_where_those_of_memcached_do() {
     let table = include_str!("../../tests/boundaries_of_memcached.txt");
@@ -66,8 +66,9 @@ fn numbers_of_the_text_and_meta_protocols_end_where_those_of_memcached_do() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// The packet that a part of a script describes: opcode, key, extras in hexadecimal and value, `-` for none of them, and
-/// then header fields with other values than these have. `cas=last+1` is one more than the last number of an answer.
+/// The packet that a part of a script describes: opcode, key, extras in hexadecimal and value, `-` for none of them,
+/// and then header fields with other values than these have. `cas=last+1` is one more than the last number of an
+/// answer.
 fn packet_of(part: &str, last_cas: u64) -> Vec<u8> {
     let part = expand(part);
     let mut words = part.split(' ').map(|word| if word == "-" { "" } else { word });

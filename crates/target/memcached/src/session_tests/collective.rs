@@ -1,4 +1,4 @@
-//! What concerns all partitions: statistics, dumps, memory.
+//! Requests to all partitions: statistics, dumps, memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -165,8 +165,8 @@ fn fields(client: &mut Client) -> BTreeMap<String, String> {
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// The file lists the kind of statistics and the field for each of memcached 1.6.45 with one pair. An exporter takes what
-/// `stats items` and `stats slabs` say of a class for metrics of one kind, and is refused one that comes twice.
+/// The file lists the kind of statistics and the field for each of memcached 1.6.45 with one pair. An exporter takes
+/// what `stats items` and `stats slabs` say of a class for metrics of one kind, and is refused one that comes twice.
 #[test]
 fn the_fields_are_those_of_memcached_each_once() {
     // Those that memcached has with an idle timeout, and built with TLS.

@@ -1,4 +1,4 @@
-//! Arguments at the edge of what is valid, answered as memcached does.
+//! Arguments at the edge of the valid range, answered as memcached does.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn a_set_that_expects_number_0_never_matches_and_an_extension_expects_nothing() 
     ]);
 }
 
-/// What is too long is not the value of the request, so the old value stays.
+/// The value that is too long is not that of the request, so the old value stays.
 #[test]
 fn an_extension_whose_result_is_too_long_is_not_stored() {
     let (long, half) = ("v".repeat(1_000_000), "w".repeat(100_000));

@@ -12,7 +12,7 @@ fn watcher(client: &mut Client, kinds: &str) -> Session {
     watcher
 }
 
-/// What a watcher takes: all that there is.
+/// Takes all lines of a watcher.
 fn taken(watcher: &mut Session) -> String {
     let text = watcher.output().to_vec();
     watcher.on_sent(text.len());
