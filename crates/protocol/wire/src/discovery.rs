@@ -110,7 +110,7 @@ tables! {
     }
 }
 
-/// Entries of the admin queue that a discovery entry of ours allows (ASQSZ): the least that it may say.
+/// Entries of the admin queue that a discovery entry of ours allows (ASQSZ): the least valid number.
 pub const DISCOVERED_ADMIN_QUEUE_ENTRIES: u16 = 32;
 
 impl DiscoveryEntry {

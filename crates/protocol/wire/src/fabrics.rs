@@ -203,7 +203,7 @@ impl AuthenticationCommand {
         Self { spsp0: 1, spsp1: 1, secp: 0xE9, length }
     }
 
-    /// Whether protocol fields have the only values there are.
+    /// Whether the protocol fields hold their only valid values.
     #[must_use]
     pub const fn is_known_protocol(&self) -> bool {
         self.spsp0 == 1 && self.spsp1 == 1 && self.secp == 0xE9

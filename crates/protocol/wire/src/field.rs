@@ -5,7 +5,7 @@
 pub struct Field {
     /// Its name.
     pub name: &'static str,
-    /// Where it is, bytes from the start.
+    /// Its offset, bytes from the start.
     pub offset: usize,
     /// Its length, bytes.
     pub length: usize,
@@ -28,7 +28,7 @@ impl Field {
     }
 }
 
-/// Bytes of what a function gives a reference to: of a field, where the field's type has no name at hand.
+/// Size of the field that an accessor returns, where its type cannot be named.
 pub(crate) const fn length_of<S, T>(_: fn(&S) -> &T) -> usize {
     size_of::<T>()
 }

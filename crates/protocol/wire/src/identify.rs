@@ -58,7 +58,7 @@ impl Sqe {
         IdentifyCommand { cns, ..IdentifyCommand::default() }.to_sqe(nsid)
     }
 
-    /// Identifies something of one command set.
+    /// An Identify for one command set.
     #[must_use]
     pub fn identify_in(csi: Csi, cns: Cns, nsid: Nsid) -> Self {
         IdentifyCommand { cns, csi, ..IdentifyCommand::default() }.to_sqe(nsid)

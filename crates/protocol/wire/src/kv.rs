@@ -214,7 +214,7 @@ impl<'a> KeyListWriter<'a> {
     }
 }
 
-/// The data of a List that cannot be read; what follows cannot be either.
+/// The data of a List that cannot be read; nor can the data that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyListError {
     /// It ends in the middle of a key.

@@ -41,13 +41,13 @@ pub struct GetLogPage {
     pub lid: Lid,
     /// Specific to the page, 0..=127.
     pub lsp: u8,
-    /// Retain asynchronous event: reading does not let the page's event come again.
+    /// Retain asynchronous event: reading does not re-arm the page's event.
     pub rae: bool,
     /// Bytes asked for: a dword multiple from 4 to 2^34.
     pub length_bytes: u64,
     /// Identifier whose meaning depends on the page.
     pub specific_id: u16,
-    /// First byte asked for; a dword multiple by the book, not checked here.
+    /// First byte asked for; a dword multiple by the specification, not checked here.
     pub offset: u64,
     /// Command set, for the pages that take one.
     pub csi: Csi,
@@ -86,8 +86,8 @@ impl GetLogPage {
         sqe
     }
 
-    /// The requested part of a whole page. Shorter than `length_bytes` where the page ends, empty
-    /// past its end: what is missing reads as zero.
+    /// The requested part of a whole page. Shorter than `length_bytes` where the page ends, empty past its end: missing
+    /// bytes read as zero.
     #[must_use]
     pub fn part_of<'a>(&self, page: &'a [u8]) -> &'a [u8] {
         let Some(rest) = usize::try_from(self.offset).ok().and_then(|offset| page.get(offset..)) else {
@@ -99,7 +99,7 @@ impl GetLogPage {
 }
 
 impl Sqe {
-    /// Reads the first bytes of a log page and lets its event come again.
+    /// Get Log Page of the first bytes with RAE clear, which re-arms the page's event.
     #[must_use]
     pub fn get_log_page(lid: Lid, nsid: Nsid, length_bytes: u64) -> Self {
         GetLogPage { lid, length_bytes, ..GetLogPage::default() }.to_sqe(nsid)

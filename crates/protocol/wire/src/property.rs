@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_configuration_has_the_bits_of_the_table() {
-        // What Linux writes first, and then to enable.
+        // Linux's first write, and then the one that enables.
         let cc = Cc::new(CommandSetSelection::NVM);
         assert_eq!(cc.bits(), 0x0046_0000);
         assert_eq!(cc.with_en(true).bits(), 0x0046_0001);

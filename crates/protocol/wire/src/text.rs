@@ -5,8 +5,8 @@ use core::fmt::{self, Write};
 
 /// Text of a fixed-width field without its padding.
 ///
-/// Ends at the first NUL, then loses trailing spaces: peers pad with either (wire §20). Any byte may be in
-/// it; [`Display`] escapes what is not printable ASCII, so it is safe in a log line.
+/// Ends at the first NUL, then loses trailing spaces: peers pad with either (wire §20). Any byte may be in it;
+/// [`Display`] escapes bytes that are not printable ASCII, so it is safe in a log line.
 ///
 /// [`Display`]: fmt::Display
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub enum TextError {
         /// Bytes of the field.
         limit: usize,
     },
-    /// Something else than printable ASCII.
+    /// Something other than printable ASCII.
     #[error("byte {position} of the text is not printable ASCII")]
     NotPrintable {
         /// Index of the first such byte.
@@ -63,7 +63,7 @@ impl<'a> Text<'a> {
         if self.0.iter().all(|byte| is_printable(*byte)) { core::str::from_utf8(self.0).ok() } else { None }
     }
 
-    /// The text as it came, for output that has its own way to quote; what is not UTF-8 becomes U+FFFD.
+    /// The text as it came, for output that has its own way to quote; bytes that are not UTF-8 become U+FFFD.
     #[must_use]
     pub fn to_string_lossy(self) -> std::borrow::Cow<'a, str> {
         String::from_utf8_lossy(self.0)
@@ -115,8 +115,8 @@ pub(crate) fn write_text(field: &mut [u8], text: &str, padding: Padding) -> Resu
 /// Bytes of a text that [`Quoted`] and [`Escaped`] show.
 pub const SHOWN_BYTES_MAX: usize = 256;
 
-/// Whether a character does not show as itself: control characters, line and paragraph separators, what changes the
-/// direction of text, and what has no width.
+/// Whether a character does not show as itself: control characters, line and paragraph separators, characters that
+/// change the direction of text, and those without width.
 #[must_use]
 pub fn is_hidden(char: char) -> bool {
     char.is_control()
@@ -140,8 +140,8 @@ pub fn is_hidden(char: char) -> bool {
 #[derive(Clone, Copy)]
 pub struct Quoted<'a>(&'a [u8]);
 
-/// Text of a peer for a terminal: without quotes; what does not print and bytes that are not UTF-8 as escapes of Rust
-/// literals; cut with an ellipsis after [`SHOWN_BYTES_MAX`] bytes.
+/// Text of a peer for a terminal: without quotes; unprintable characters and bytes that are not UTF-8 as escapes of
+/// Rust literals; cut with an ellipsis after [`SHOWN_BYTES_MAX`] bytes.
 #[derive(Clone, Copy)]
 pub struct Escaped<'a>(&'a [u8]);
 
@@ -183,8 +183,7 @@ impl fmt::Debug for Escaped<'_> {
     }
 }
 
-/// Text that may hold a peer's, for a terminal, with all of its own characters but hidden ones, which are escaped;
-/// lines stay lines if `has_lines`.
+/// Untrusted text, safe for a terminal: hidden characters are escaped, and lines stay lines if `has_lines`.
 #[must_use]
 pub fn without_hidden(text: &str, has_lines: bool) -> std::borrow::Cow<'_, str> {
     let is_escaped = |char: char| is_hidden(char) && !(has_lines && char == '\n');

@@ -169,8 +169,7 @@ impl IdentifyController {
         entry_bytes(self.cqes)
     }
 
-    /// Bytes of a command capsule on I/O queues: 64 and what in-capsule data it has room for. Hosts refuse
-    /// less than 64.
+    /// Bytes of a command capsule on I/O queues: 64 and the room for in-capsule data. Hosts refuse less than 64.
     #[must_use]
     pub const fn command_capsule_bytes(&self) -> u64 {
         (self.ioccsz.get() as u64).saturating_mul(CAPSULE_UNIT_BYTES as u64)

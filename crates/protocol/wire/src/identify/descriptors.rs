@@ -35,7 +35,7 @@ pub enum NamespaceDescriptor<'a> {
     },
 }
 
-/// A descriptor that cannot be read; what follows it cannot be either.
+/// A descriptor that cannot be read; nor can those that follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorError {
     /// It runs past the end of the list.

@@ -88,7 +88,7 @@ const fn outcome_bytes(data_bytes: usize) -> usize {
     OUTCOME_HEADER_BYTES.saturating_add(data_bytes).saturating_add(data_bytes.wrapping_neg() % 8)
 }
 
-/// The data of a Batch Submit that cannot be read; what follows cannot be either.
+/// The data of a Batch Submit that cannot be read; nor can the data that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// It ends in the middle of an operation.
@@ -176,10 +176,10 @@ impl<'a> Iterator for Operations<'a> {
     }
 }
 
-/// How one operation of a batch ended. docs/kv-commands.md §4.4
+/// The outcome of one operation of a batch. docs/kv-commands.md §4.4
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome<'a> {
-    /// How.
+    /// Its status.
     pub status: Status,
     /// Dword 0 of the completion of the single command: a value's full length, the former number, a sum.
     pub result: u64,

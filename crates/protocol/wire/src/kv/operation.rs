@@ -101,7 +101,7 @@ pub struct AtomicOperation {
     pub second: u64,
     /// The initial number if there is none.
     pub initial: u64,
-    /// How.
+    /// Its options.
     pub options: AtomicOptions,
 }
 
@@ -303,8 +303,8 @@ impl Sqe {
         Self::kv_vendor((KvOpcode::VECTOR_REDUCE, nsid), key, 0, (kind, 0), initial)
     }
 
-    /// Gives those elements of a vector that compare so with the operand; dword 0 is the bytes of all of them.
-    /// docs/kv-commands.md §3.4
+    /// Returns the elements of a vector for which the comparison with the operand holds; dword 0 is the bytes of all of
+    /// them. docs/kv-commands.md §3.4
     #[must_use]
     pub fn kv_vector_filter(
         nsid: Nsid,
