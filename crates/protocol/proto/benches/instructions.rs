@@ -30,13 +30,13 @@ const BLOCK: u32 = 4096;
 const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
 
-/// What a pool's buffer is to a controller: a place in registered memory.
+/// Stands for a controller's buffer of a pool: a place in registered memory.
 #[derive(Clone, Copy, Debug)]
 struct Payload {
     address: usize,
 }
 
-/// What the kernel is given to send.
+/// The pieces of a send.
 type Pieces = Vec<(usize, usize)>;
 
 /// A PDU as it travels.
@@ -330,7 +330,7 @@ impl Host {
         }
     }
 
-    /// Receives R2Ts, and sends what they ask for.
+    /// Receives R2Ts, and sends the data that they ask for.
     #[inline]
     fn serve(&mut self, input: &[u8]) {
         self.receive(input);
@@ -371,7 +371,7 @@ fn r2ts(digests: Digests, cids: &[U16]) -> Vec<u8> {
     bytes
 }
 
-/// Both halves of its caravan have been as long as they will be.
+/// A host whose caravan has reached its final size in both halves.
 fn warm_host(digests: Digests, in_capsule_bytes: u32) -> Host {
     let mut host = Host::new(digests, in_capsule_bytes);
     for opcode in [READ, WRITE, WRITE, READ] {
@@ -453,7 +453,7 @@ fn warm_caravan() -> Caravan<Payload> {
     caravan
 }
 
-/// What the data and responses of a batch of reads do to a caravan.
+/// The calls on a caravan for the data and responses of a batch of reads.
 #[inline]
 fn one_caravan(caravan: &mut Caravan<Payload>) {
     for index in 0..usize::from(BATCH) {

@@ -96,7 +96,7 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
         None
     }
 
-    /// Which events the host wants (feature 0x0B). Others that wait are dropped.
+    /// Sets the events that the host wants (feature 0x0B). Others that wait are dropped.
     pub fn enable(&mut self, events: AsyncEvents) {
         self.enabled = events;
         self.pending.retain(|pending| is_enabled(events, pending.event));
@@ -106,7 +106,7 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
         }
     }
 
-    /// Which events the host wants.
+    /// The events that the host wants.
     #[must_use]
     pub fn enabled(&self) -> AsyncEvents {
         self.enabled
@@ -128,7 +128,7 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
         }
     }
 
-    /// The host reads a log from offset 0: the log tells of all events so far that refer to it.
+    /// The host reads a log from offset 0: the log covers all events so far that refer to it.
     pub fn on_log_taken(&mut self, log: Lid) {
         self.pending
             .iter_mut()
@@ -140,7 +140,7 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
             .for_each(|masked| masked.log = LogOfMasked::Taken);
     }
 
-    /// The host has read a part of a log without RAE: the events that the log tells of are cleared.
+    /// The host has read a part of a log without RAE: the events that the log covers are cleared.
     pub fn on_log_read(&mut self, log: Lid) {
         self.pending.retain(|pending| pending.event.log() != log || !pending.is_in_log);
         let pending = &mut self.pending;

@@ -24,7 +24,7 @@ pub use kept::KeptLoad;
 use kept::{KEPT, Kept, SPARE_COUNT_MAX};
 use load::{Load, Part};
 
-/// The PDUs of a lane that wait or are being sent. `P` is a payload, sent from where it lies.
+/// The PDUs of a lane that wait or are being sent. `P` is a payload, sent in place.
 #[derive(Debug)]
 pub struct Caravan<P> {
     filling: Load<P>,
@@ -362,8 +362,8 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// Hands over what the kernel may still read, for a connection that ends: the number of sends without a notice, and
-    /// the headers and payloads. A leaving caravan that is kept is sent no further.
+    /// Hands over the memory that the kernel may still read, for a connection that ends: the number of sends without a
+    /// notice, and the headers and payloads. A leaving caravan that is kept is sent no further.
     pub fn take_kept(&mut self) -> (u32, Vec<KeptLoad<P>>) {
         let count = self.awaited_count();
         self.keep_leaving();
@@ -440,7 +440,7 @@ impl<P> Caravan<P> {
         self.debug_invariants();
     }
 
-    /// Drops everything but what the kernel may still read, which stays until its notices or until it is
+    /// Drops everything but memory that the kernel may still read, which stays until its notices or until it is
     /// [taken](Self::take_kept). `gone` gets the payloads.
     pub fn clear(&mut self, mut gone: impl FnMut(P)) {
         self.keep_leaving();
@@ -501,7 +501,8 @@ impl<P> Caravan<P> {
 }
 
 impl<P> Drop for Caravan<P> {
-    /// Leaks what the kernel may still read. An owner that can wait for the notices [takes](Self::take_kept) it before.
+    /// Leaks memory that the kernel may still read. An owner that can wait for the notices [takes](Self::take_kept) it
+    /// before.
     fn drop(&mut self) {
         self.keep_leaving();
         if let Some(kept) = &mut self.kept {
@@ -599,7 +600,7 @@ mod tests {
         let (count, kept) = caravan.take_kept();
         assert_eq!((count, kept), (1, vec![(b"head".to_vec(), vec![vec![4; 10]])]));
         assert!(!caravan.is_leaving() && caravan.awaited_count() == 0);
-        // What was sent by copy alone is not kept.
+        // A caravan sent by copy alone is not kept.
         assert!(push(&mut caravan, 6));
         caravan.on_sent_zero_copy(5, false, |_| {});
         assert_eq!(caravan.take_kept(), (0, vec![]));
@@ -675,7 +676,7 @@ mod tests {
         let is_refused = |change: &dyn Fn(&mut Caravan<Rc<()>>)| {
             let (mut caravan, payload) = kept_caravan();
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| change(&mut caravan)));
-            // The notice lets the caravan go, and the payloads with it.
+            // The notice releases the caravan, and the payloads with it.
             caravan.on_notice(0, 0);
             assert_eq!(Rc::strong_count(&payload), 3, "both payloads are still there");
             result.is_err()

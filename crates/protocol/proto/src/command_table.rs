@@ -33,7 +33,7 @@ impl Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownTag;
 
-/// Slots and their occupants. `B` is a buffer for write data, `C` what the driver keeps with a command.
+/// Slots and their occupants. `B` is a buffer for write data, `C` the driver's context of a command.
 #[derive(Debug)]
 pub(crate) struct CommandTable<B, C> {
     entries: Vec<Entry<B, C>>,
@@ -44,7 +44,7 @@ pub(crate) struct CommandTable<B, C> {
     by_cid: Vec<Place>,
     limit: u16,
     live_count: u16,
-    /// Commands whose cids others have taken over, until the driver is told.
+    /// Commands whose cids others have taken over, until the driver is notified.
     superseded: Vec<u16>,
 }
 
@@ -77,11 +77,11 @@ pub(crate) struct Entry<B, C> {
     /// Grows with each occupant; part of its transfer tags.
     generation: u8,
     pub(crate) phase: Phase<B>,
-    /// What the driver keeps with the command.
+    /// The driver's context of the command.
     pub(crate) context: C,
 }
 
-/// How far a command is.
+/// The phase of a command.
 #[derive(Debug)]
 pub(crate) enum Phase<B> {
     Free,
@@ -233,7 +233,7 @@ impl<B, C: Default> CommandTable<B, C> {
         &mut self.entries[slot.index()].context
     }
 
-    /// What the driver keeps with each command that has not been completed.
+    /// The driver's contexts of the commands that have not been completed.
     pub(crate) fn contexts(&self) -> impl Iterator<Item = &C> {
         let live = |entry: &&Entry<B, C>| !matches!(entry.phase, Phase::Free | Phase::Draining { .. });
         self.entries.iter().filter(live).map(|entry| &entry.context)
@@ -339,7 +339,7 @@ impl<B, C: Default> CommandTable<B, C> {
         U16::new(u16::from(self.entries[slot.index()].generation) << 12 | window << 10 | slot.0)
     }
 
-    /// Whose tag this is. wire §2.7
+    /// The slot and the window that a tag names. wire §2.7
     pub(crate) fn by_tag(&self, tag: U16) -> Result<(Slot, usize), UnknownTag> {
         let tag = tag.get();
         let (generation, window, index) = (tag >> 12, usize::from(tag >> 10 & 3), tag & 0x3ff);
@@ -367,7 +367,7 @@ impl<B, C: Default> CommandTable<B, C> {
     /// Gives the slots' memory back if there are no commands.
     pub(crate) fn shrink(&mut self) {
         if self.is_idle() {
-            // A tag of before could name a command again; with no command there is no data on its way.
+            // An old tag could name a command again; with no command there is no data on its way.
             *self = Self::new(self.limit);
         }
     }

@@ -67,7 +67,7 @@ pub enum Event<'a> {
     /// data, unless the command moves none; whether it fits the command, and is of a kind that TCP supports, is for the
     /// driver to check.
     Command {
-        /// Where it is, for all further calls.
+        /// Its slot, for all further calls.
         slot: Slot,
         /// The command.
         sqe: Sqe,
@@ -76,7 +76,7 @@ pub enum Event<'a> {
     },
     /// The data requested with [`request_data`](ControllerQueue::request_data) has arrived.
     DataReceived {
-        /// Whose.
+        /// The command's slot.
         slot: Slot,
         /// Whether every data digest matched.
         is_intact: bool,
@@ -119,7 +119,7 @@ struct SubmissionQueue {
 
 /// The controller's end of one queue pair on one connection, from ICReq to its end.
 ///
-/// `B` is a buffer for write data, `P` a payload to send, `C` what the driver keeps with each command until that is
+/// `B` is a buffer for write data, `P` a payload to send, `C` the driver's context of each command until that is
 /// completed. There are four kinds of methods, which a driver calls in this order:
 ///
 /// 1. *Inputs*: bytes received into [`place`](Self::place) go to [`on_placed`](Self::on_placed), bytes received
@@ -316,7 +316,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
                 return Err(Violation::HeaderField { offset: 4 });
             }
         }
-        // A host has as many commands out as the queue has entries, and knows of no answer that has not left.
+        // A host may have as many commands outstanding as the queue has entries, and has not seen answers that have not
+        // left.
         let out = u32::from(self.table.live_count()).saturating_add(self.caravan.waiting_command_count());
         if out >= self.table.limit().into() {
             return Err(Violation::Sequence);
@@ -330,7 +331,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
             return Ok(refusal.or(Some(Status::COMMAND_ID_CONFLICT.with_dnr())));
         }
         if !self.table.has_slot() {
-            // Others are completed and still have data to come; that passes.
+            // The other slots are of completed commands whose data is still to come, which is temporary.
             return Ok(refusal.or(Some(Status::INTERNAL_ERROR)));
         }
         Ok(refusal)
@@ -561,8 +562,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         self.table.await_event(slot);
     }
 
-    /// The next event request whose cid a new command has taken over, to be asked for before that command is acted on.
-    /// Its completion, which is still due, is not sent.
+    /// The next event request whose cid a new command has taken over. Call it before that command is executed. The
+    /// request's completion, which is still due, is not sent.
     #[inline]
     pub fn next_superseded(&mut self) -> Option<Slot> {
         self.table.next_superseded()
@@ -672,7 +673,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         self.settings.c2h_data_bytes
     }
 
-    /// What the driver keeps with a live command: its default until that is [set](Self::set_context).
+    /// The driver's context of a live command: its default until it is [set](Self::set_context).
     ///
     /// # Panics
     /// If the queue has never had this slot.
@@ -682,7 +683,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         &self.table.entry(slot).context
     }
 
-    /// Keeps something with a live command, in place of what was kept before.
+    /// Sets the driver's context of a live command.
     ///
     /// # Panics
     /// As [`context`](Self::context).
@@ -691,7 +692,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         *self.table.context_mut(slot) = context;
     }
 
-    /// What the driver keeps with each command that has not been completed.
+    /// The driver's contexts of the commands that have not been completed.
     pub fn contexts(&self) -> impl Iterator<Item = &C> {
         self.table.contexts()
     }

@@ -1,6 +1,6 @@
 //! Digests of data (CRC32C). wire §3
 //!
-//! As `wire::digest`, and faster: data is long, and on the way of every operation.
+//! As `wire::digest`, but faster: data is long, and in the path of every operation.
 
 use reactor::crc32c;
 

@@ -480,7 +480,7 @@ mod tests {
     }
 
     proptest! {
-        /// A driver that decides again when told to waits no longer than the policy allows.
+        /// A driver that decides again in time waits no longer than the policy allows.
         #[test]
         fn every_wait_ends(
             commands in 1u32..300, bytes in 0usize..2 << 20, in_flight in 0u32..1024, gap_ns in 0u64..10_000,

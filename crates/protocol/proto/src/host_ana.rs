@@ -33,7 +33,7 @@ enum State {
     Off,
     Idle,
     ToRead,
-    /// It is being read. If `again`, something has happened since.
+    /// It is being read. If `again`, another read was requested since.
     Asked {
         again: bool,
     },

@@ -142,11 +142,11 @@ impl QueueConnect {
 pub struct Connected {
     /// Its controller.
     pub cntlid: Cntlid,
-    /// What it must do before anything else.
+    /// The step that it must take before anything else.
     pub demand: Demand,
 }
 
-/// What a controller asks of a queue before anything else. wire §6.3
+/// The step that a controller requires of a queue before anything else. wire §6.3
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Demand {
     /// Nothing.
@@ -188,7 +188,7 @@ pub enum ControllerError {
     /// A required command was refused.
     #[error("{command} refused: {status}")]
     Refused {
-        /// Which.
+        /// Its name.
         command: &'static str,
         /// The controller's status.
         status: Status,
@@ -309,7 +309,7 @@ pub enum Notice {
     Down,
 }
 
-/// Where the controller is.
+/// The state of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Connect,
@@ -364,9 +364,9 @@ impl Poll {
 enum KeepAlive {
     /// Not before the controller is ready, or never.
     Off,
-    /// The next one is due then.
+    /// The next one is due at this time, ns.
     Due(u64),
-    /// One is outstanding since then.
+    /// One has been outstanding since this time, ns.
     Out(u64),
 }
 
@@ -409,7 +409,7 @@ pub struct HostController {
     state: State,
     /// The command of `state` is outstanding.
     is_asked: bool,
-    /// Of the answer to Connect.
+    /// The requirement in the answer to Connect.
     demand: Demand,
     cntlid: Cntlid,
     cap: Cap,
@@ -473,7 +473,7 @@ impl HostController {
         self.state == State::Authenticate
     }
 
-    /// What the controller asked for in its answer to Connect.
+    /// The requirement in the controller's answer to Connect.
     #[must_use]
     pub fn demand(&self) -> Demand {
         self.demand
@@ -721,7 +721,7 @@ impl HostController {
         [step_ns, keep_alive_ns, self.events.due_ns(), self.ana.due_ns()].into_iter().flatten().min()
     }
 
-    /// One of our commands has ended; `data` is what the controller sent.
+    /// One of our commands has ended; `data` is the controller's.
     ///
     /// # Errors
     /// The controller cannot be used: end the association.
@@ -743,7 +743,7 @@ impl HostController {
             RequestId::KeepAlive => Err(ControllerError::Refused { command: "Keep Alive", status }),
             RequestId::Event => self.on_event(status, result, now_ns),
             RequestId::ChangedLog => {
-                // Its content only hints: everything is looked at again in any case, as Linux does.
+                // Its content is only a hint: everything is scanned again in any case, as Linux does.
                 if self.changed_log == ChangedLog::Asked {
                     self.changed_log = ChangedLog::Read;
                 }

@@ -63,7 +63,7 @@ pub struct UnusableField {
     pub field: &'static str,
     /// Its value.
     pub value: u64,
-    /// What is wrong with it.
+    /// The problem with it.
     pub why: &'static str,
 }
 

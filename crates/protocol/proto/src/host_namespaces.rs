@@ -57,15 +57,15 @@ pub struct NamespaceInfo {
     pub write_zeroes_deallocates: bool,
     /// Limits of one Copy.
     pub copy: CopyLimits,
-    /// Boundary that I/O better does not cross, blocks; 0 for none.
+    /// Boundary that I/O should not cross, blocks; 0 for none.
     pub optimal_boundary_blocks: u16,
-    /// Preferred size of a write, blocks; 0 if not said.
+    /// Preferred size of a write, blocks; 0 if not reported.
     pub optimal_write_blocks: u32,
-    /// Preferred granularity of a write, blocks; 0 if not said.
+    /// Preferred granularity of a write, blocks; 0 if not reported.
     pub write_granularity_blocks: u32,
-    /// Preferred granularity of deallocation, blocks; 0 if not said.
+    /// Preferred granularity of deallocation, blocks; 0 if not reported.
     pub deallocate_granularity_blocks: u32,
-    /// Blocks compared and written as one; 0 if not said.
+    /// Blocks compared and written as one; 0 if not reported.
     pub compare_write_blocks: u32,
     /// ANA group, 0 for none.
     pub ana_group: u32,
@@ -292,7 +292,7 @@ fn geometry(identify: &IdentifyNamespace) -> Result<Geometry, Unusable> {
 /// The descriptors of a namespace. wire §10.3
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
-    /// Command set; NVM if not said.
+    /// Command set; NVM if not reported.
     pub csi: Csi,
     /// UUID.
     pub uuid: Option<Uuid>,
@@ -427,8 +427,8 @@ impl Scan {
                 self.list = List::Complete;
                 self.waiting = (1..=self.nsid_max.min(TRIED_COUNT_MAX)).map(Nsid::new).collect();
             }
-            // Removed since the list was read. What gets its id now is found by the next scan: an Identify alone would
-            // tell only a part of its identity, and no command set.
+            // Removed since the list was read. A new namespace with its id is found by the next scan: an Identify alone
+            // would show only a part of its identity, and no command set.
             Asked::Descriptors(_) if status.is(Status::INVALID_NAMESPACE) => {}
             Asked::Descriptors(nsid) => {
                 // Without descriptors it may still be a plain block namespace.
@@ -445,7 +445,7 @@ impl Scan {
         let List::Asked(mut last) = self.list else { return };
         let mut count = 0;
         for nsid in read_nsid_list(data) {
-            // Ascending by the book; a list that does not ascend would never end.
+            // Ascending by the specification; a list that does not ascend would never end.
             if nsid <= last || !nsid.is_one_namespace() || self.listed_count >= NAMESPACE_COUNT_MAX {
                 self.list = List::Complete;
                 return;
@@ -493,7 +493,7 @@ pub fn changes(before: &[NamespaceInfo], after: &[NamespaceInfo]) -> Vec<Nsid> {
     let find = |all: &[NamespaceInfo], nsid| {
         all.binary_search_by_key(&nsid, |info| info.nsid).ok().and_then(|index| all.get(index)).copied()
     };
-    // What is in use changes all the time: no reason for a notice.
+    // The blocks in use change all the time: no reason for a notice.
     let settled = |info: NamespaceInfo| {
         let keys = info.keys.map(|keys| KeySpace { used_bytes: 0, ..keys });
         NamespaceInfo { used_blocks: 0, keys, ..info }
@@ -815,7 +815,7 @@ mod tests {
         assert_eq!(found(&page, Csi::KV.raw()).keys, Some(KeySpace { vendor: ours, ..plain }));
         page.kvfc = 200;
         assert_eq!(found(&page, Csi::KV.raw()).keys, None, "a format that there is none of");
-        // Of a command set that we do not know only the name is known.
+        // For an unknown command set only the identifier is kept.
         let other = found(&page, 0x3F);
         assert_eq!((other.csi.raw(), other.keys, other.is_shared), (0x3F, None, false));
     }

@@ -214,12 +214,13 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         }
     }
 
-    /// Data up to `bytes` goes in the capsule from now on: 8192 on an admin queue, what Identify says on others.
+    /// Data up to `bytes` goes in the capsule from now on: 8192 on an admin queue, on others as
+    /// Identify reports.
     pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
         self.in_capsule_bytes = bytes;
     }
 
-    /// What was agreed in the handshake.
+    /// The agreement of the handshake.
     #[must_use]
     pub fn agreement(&self) -> Agreement {
         self.agreement
@@ -741,7 +742,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         !self.framer.is_between_pdus()
     }
 
-    /// The TermReq to send because the controller broke the transport, if one is due: after what is on its way, and
+    /// The TermReq to send because the controller broke the transport, if one is due: after the bytes on their way, and
     /// nothing after it.
     #[must_use]
     pub fn fail(&self, violation: Violation) -> Option<Vec<u8>> {

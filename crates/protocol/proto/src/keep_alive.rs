@@ -1,6 +1,6 @@
 //! The keep-alive timer of an association. wire §9
 
-/// Granularity of the timer, ms: what Identify says as KAS. Linux refuses 0.
+/// Granularity of the timer, ms: the KAS that Identify reports. Linux refuses 0.
 pub const GRANULARITY_MS: u32 = 1000;
 
 /// Time that a host may be late beyond its timeout, ms: it may be busy connecting many queues at once.

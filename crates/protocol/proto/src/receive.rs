@@ -1,4 +1,4 @@
-//! The receive plan: into what memory the next bytes of a connection go, and how much one turn reads.
+//! The receive plan: the memory for the next bytes of a connection, and how much one turn reads.
 //! docs/design/socket-path.md
 //!
 //! ```text
@@ -25,14 +25,14 @@ const HOST_TURN_BYTES_MAX: usize = 1 << 20;
 /// Most receives in one turn when each brings a part of one PDU.
 const PDU_RECEIVE_COUNT_MAX: u32 = 1024;
 
-/// How received bytes are asked for.
+/// The mode of receiving.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Receive {
     /// Everything the socket has, in one call, into a staging buffer that stays in cache.
     #[default]
     Staging,
     /// PDU by PDU: the common header, the rest of the header, then the data, in place if it has a buffer. Exists only
-    /// to measure what the default gains.
+    /// to measure the gain of the default.
     Pdu,
 }
 
@@ -140,8 +140,8 @@ impl ReceivePlan {
     }
 
     /// Calls `receive` with the memory for the next receive: `place`, the rest of the current payload's buffer, as far
-    /// as it is received in place, and behind it what is offered of `staging`. Returns what `receive` does, and what it
-    /// was given.
+    /// as it is received in place, and behind it the offered part of `staging`. Returns the result of `receive`, and
+    /// the memory that it was given.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "no length exceeds that of its slice")]
     pub fn receive<R>(
@@ -243,7 +243,7 @@ impl ReceiveTurn {
 mod tests {
     use super::*;
 
-    /// What the next receive is given, of a place of `place_bytes` and 64 KiB of staging.
+    /// The memory of the next receive, of a place of `place_bytes` and 64 KiB of staging.
     fn next(plan: ReceivePlan, place_bytes: usize) -> (usize, usize) {
         let (mut place, mut staging) = (vec![0; place_bytes], vec![0; 64 << 10]);
         let staging_bytes = plan.staging_bytes(staging.len(), || 8);

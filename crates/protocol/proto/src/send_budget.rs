@@ -9,7 +9,7 @@ const TURN_BYTES_MAX: usize = 512 << 10;
 /// Longest piece that is never cut, bytes, whatever is left of the budget: many small pieces leave in one call.
 const WHOLE_BYTES_MAX: usize = 32 << 10;
 
-/// What is left of a connection's send budget in this turn.
+/// The rest of a connection's send budget in this turn.
 ///
 /// ```text
 /// while !is_spent:  gather pieces, each as far as end_of ─▶ send ─▶ on_sent
@@ -39,7 +39,7 @@ impl SendBudget {
         self.left_bytes = self.left_bytes.saturating_sub(count);
     }
 
-    /// How far the bytes `range` of a payload go into the next send, behind `gathered_bytes` of others. What is cut is
+    /// How far the bytes `range` of a payload go into the next send, behind `gathered_bytes` of others. Payloads are
     /// cut at a multiple of `step`, as the last piece of its send; the first piece of a send has at least one step.
     #[inline]
     #[must_use]

@@ -8,7 +8,7 @@ pub enum Violation {
     /// A field of a PDU header has an invalid value.
     #[error("invalid PDU header field at byte {offset}")]
     HeaderField {
-        /// Where the field is, bytes from the start of the PDU.
+        /// Offset of the field, bytes from the start of the PDU.
         offset: u8,
     },
     /// A PDU out of sequence: before the handshake, for a command without such data, or one command too many.
@@ -29,7 +29,7 @@ pub enum Violation {
     /// A parameter that we cannot serve.
     #[error("unsupported parameter at byte {offset}")]
     UnsupportedParameter {
-        /// Where the parameter is, bytes from the start of the PDU.
+        /// Offset of the parameter, bytes from the start of the PDU.
         offset: u8,
     },
     /// The peer has given up the connection with a TermReq of its own, which is never answered.

@@ -11,7 +11,7 @@ pub struct Parted {
     agreement: Agreement,
     /// Id of the Connect.
     cid: u16,
-    /// Where the host's submission queue is.
+    /// Head of the host's submission queue.
     head: u16,
 }
 
@@ -32,7 +32,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         })
     }
 
-    /// The queue that goes on in place of the one that was parted, and where its Connect is now.
+    /// The queue that goes on in place of the one that was parted, and the slot of its Connect.
     #[must_use]
     pub fn resume(settings: QueueSettings, parted: Parted) -> (Self, Slot) {
         let mut queue = Self::new(settings);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// The data of one command, in one piece or several. It belongs to the queue until its command ends.
 ///
-/// A buffer is owned, not borrowed: the kernel may read what is sent without a copy after a queue is forgotten
+/// A buffer is owned, not borrowed: the kernel may read bytes sent without a copy after a queue is forgotten
 /// (`std::mem::forget`), when a borrow would have ended and its memory would be used for something else. A queue that
 /// is dropped too early leaks its buffers.
 ///
@@ -40,7 +40,7 @@ pub enum Transfer<B> {
     ToController(B),
     /// The controller fills the buffer. If `is_exact`, success with fewer bytes is a failure.
     FromController {
-        /// What to fill.
+        /// The buffer to fill.
         buffer: B,
         /// Whether every byte must come.
         is_exact: bool,

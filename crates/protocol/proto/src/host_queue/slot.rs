@@ -10,7 +10,7 @@ use crate::host_queue::data::Transfer;
 #[derive(Clone, Copy, Debug)]
 pub struct DataRange {
     pub(super) slot: u16,
-    /// Whether it is the last of what one R2T asked for.
+    /// Whether it is the last range of one R2T.
     pub(super) ends_window: bool,
 }
 
