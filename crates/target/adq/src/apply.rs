@@ -8,7 +8,7 @@ use crate::moderation::{self, Moderations};
 use crate::plan::{Plan, Step};
 use crate::state::State;
 
-/// Rounds of undoing: taking mqprio back resets what a later change had set, so a second round follows.
+/// Rounds of undoing: taking mqprio back resets settings of a later change, so a second round follows.
 const UNDO_ROUNDS_MAX: u32 = 5;
 
 /// Why a layout was not applied or not removed.
@@ -66,14 +66,14 @@ pub enum ApplyError {
     NotUndone {
         /// Why it was taken back.
         cause: String,
-        /// What is left.
+        /// The part that was not taken back.
         rest: String,
         /// The record.
         path: String,
     },
 }
 
-/// What removing has done.
+/// The result of removing a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// The device is as before the layout.
@@ -200,7 +200,7 @@ fn undo(kernel: &mut impl Kernel, journal: &Journal) -> Result<(), String> {
 }
 
 /// mqprio and a change of the number of queues reset the users of each transmit queue and how long interrupts are
-/// delayed, also of queues outside of the classes: all get back what they had.
+/// delayed, also of queues outside of the classes: all get their former settings back.
 fn restore_queues(
     kernel: &mut impl Kernel,
     journal: &Journal,

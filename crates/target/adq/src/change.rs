@@ -70,11 +70,11 @@ pub enum Change {
         /// The processors, as a list.
         cpus: String,
     },
-    /// Chooses what uses a transmit queue.
+    /// Chooses the users of a transmit queue.
     TransmitQueue {
         /// The queue.
         queue: u16,
-        /// What uses it.
+        /// Its users.
         users: TransmitQueue,
     },
     /// Attaches a program of sockets to its control group.
@@ -93,7 +93,7 @@ impl Change {
         }
     }
 
-    /// What differs from the change in `state`; `None` if it holds.
+    /// The difference of `state` from the change; `None` if it holds.
     #[must_use]
     pub fn deviation(&self, state: &State) -> Option<String> {
         match self {
@@ -169,8 +169,8 @@ impl Change {
         }
     }
 
-    /// What takes the change back: from the settings `now` to those `before` it, in order. Empty if nothing of the
-    /// change is there. Never touches what is not ours: another root discipline, other filters.
+    /// The changes that take it back: from the settings `now` to those `before` it, in order. Empty if nothing of the
+    /// change is there. Settings of others are never touched: another root discipline, other filters.
     #[must_use]
     pub fn undo(&self, before: &State, now: &State) -> Vec<Self> {
         let mut changes = Vec::new();
@@ -368,7 +368,7 @@ fn mqprio_deviation(wanted: &Mqprio, state: &State) -> Option<String> {
     if now.offload != wanted.offload {
         return Some("the device does not carry mqprio out".into());
     }
-    // A driver may round rates; one that lost them says none.
+    // A driver may round rates; one that lost them reports none.
     (now.rates.is_empty() != wanted.rates.is_empty()).then(|| "the rates of the classes are gone".into())
 }
 

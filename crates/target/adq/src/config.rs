@@ -1,4 +1,4 @@
-//! What is wanted: an interface, and classes of traffic with their queues and rates.
+//! The wanted configuration: an interface, and classes of traffic with their queues and rates.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::control_group::topmost_group;
 use crate::rate::Rate;
 
-/// Which end of the classes' connections this machine is.
+/// The end of the classes' connections that this machine is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -21,7 +21,7 @@ pub enum Side {
     Initiator,
 }
 
-/// Who gives the class's packets their priority.
+/// The source of the priority of a class's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrioritySource {
@@ -98,7 +98,7 @@ impl fmt::Display for Traffic {
     }
 }
 
-/// How long the interrupts of a class are delayed: a reactor that polls needs few.
+/// The delay of the interrupts of a class: a reactor that polls needs few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterruptDelay {
@@ -116,21 +116,21 @@ pub struct Class {
     pub name: String,
     /// Number of its queue pairs: as many reactors can serve it.
     pub queues: u16,
-    /// The rate that it has at least.
+    /// Its minimum rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_rate: Option<Rate>,
-    /// The rate that it has at most.
+    /// Its maximum rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_rate: Option<Rate>,
     /// Its traffic.
     pub traffic: Vec<Traffic>,
-    /// Who gives its packets their priority.
+    /// The source of the priority of its packets.
     #[serde(default)]
     pub priority: PrioritySource,
     /// Cores that take its interrupts, one per queue; the interrupts stay where they are if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<u32>,
-    /// How long its interrupts are delayed; as before if it is missing.
+    /// The delay of its interrupts; as before if it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_delay: Option<InterruptDelay>,
 }
@@ -167,13 +167,13 @@ impl FromStr for Class {
     }
 }
 
-/// A layout as it is wanted.
+/// A wanted layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Name of the network interface.
     pub interface: String,
-    /// Which end of the connections this machine is.
+    /// The end of the connections that this machine is.
     #[serde(default)]
     pub side: Side,
     /// Queue pairs for all other traffic; as many as remain if it is missing.
@@ -249,7 +249,7 @@ impl Config {
     /// Reads and checks a TOML text.
     ///
     /// # Errors
-    /// [`ConfigError`] with what is wrong.
+    /// [`ConfigError`] with the problem.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|error| ConfigError::Syntax(error.to_string()))?;
         config.check()?;
@@ -267,7 +267,7 @@ impl Config {
     /// Checks what can be checked without a device.
     ///
     /// # Errors
-    /// [`ConfigError`] with what is wrong.
+    /// [`ConfigError`] with the problem.
     pub fn check(&self) -> Result<(), ConfigError> {
         let is_invalid = |sign: char| sign == '/' || sign == ':' || sign.is_whitespace();
         let name = &self.interface;

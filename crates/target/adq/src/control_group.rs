@@ -16,7 +16,7 @@ pub enum Group {
     Unusable(String),
 }
 
-/// What takes [`Group::Hidden`] away.
+/// The privilege without which programs are [`Group::Hidden`].
 pub(crate) const PRIVILEGE: &str = "root, or CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN";
 
 /// The directory of the topmost control group of version 2, by the list of mounts of this process.

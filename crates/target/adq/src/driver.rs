@@ -1,4 +1,4 @@
-//! What each driver can do, and its rules for a layout, from the drivers' sources.
+//! The abilities of each driver, and its rules for a layout, from the drivers' sources.
 
 use crate::rate::Rate;
 
@@ -14,7 +14,7 @@ pub enum Means {
     Software,
 }
 
-/// Which numbers of queues a driver takes.
+/// The numbers of queues that a driver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueCounts {
     /// Powers of two; one other number is possible if it is the largest.
@@ -25,7 +25,7 @@ pub enum QueueCounts {
     Any,
 }
 
-/// Which rates a driver takes.
+/// The rates that a driver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rates {
     /// None.
@@ -43,9 +43,9 @@ pub struct Rules {
     pub means: Means,
     /// Most classes, with the one for other traffic.
     pub class_count_max: usize,
-    /// Which numbers of queues it takes.
+    /// The numbers of queues that it takes.
     pub queue_counts: QueueCounts,
-    /// Which rates it takes.
+    /// The rates that it takes.
     pub rates: Rates,
     /// Private flags that must have a value first, where the driver has them: the flag, its value, the reason.
     pub private_flags: &'static [(&'static str, bool, &'static str)],

@@ -1,5 +1,5 @@
-//! The `ethtool` system call for what netlink does not carry in all kernels from 6.1 on: tables and contexts of
-//! receive-side scaling, steering rules, and interrupt moderation of single queues (`linux/ethtool.h`).
+//! The `ethtool` system call for settings that netlink does not carry in all kernels from 6.1 on: tables and contexts
+//! of receive-side scaling, steering rules, and interrupt moderation of single queues (`linux/ethtool.h`).
 
 pub mod moderation;
 pub mod scaling;

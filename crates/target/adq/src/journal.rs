@@ -1,4 +1,4 @@
-//! What was done to a device and how it was before: a file per interface that outlives a crash and a restart.
+//! The changes to a device and its settings before them: a file per interface that outlives a crash and a restart.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ pub const DIRECTORY: &str = "/var/lib/nvlane-adq";
 /// Format of the file.
 const VERSION: u32 = 1;
 
-/// How far a layout has come.
+/// Progress of a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Progress {
@@ -30,7 +30,7 @@ pub enum Progress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Journal {
     version: u32,
-    /// How far it has come.
+    /// Its progress.
     pub progress: Progress,
     /// The plan.
     pub plan: Plan,
@@ -54,7 +54,7 @@ pub enum JournalError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
 }

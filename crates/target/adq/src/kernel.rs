@@ -10,16 +10,16 @@ pub struct Failure(pub String);
 
 /// A device and its kernel. Linux implements it, and a model in tests.
 pub trait Kernel {
-    /// What the device is.
+    /// The properties of the device.
     ///
     /// # Errors
-    /// [`Failure`] if the device is gone or the kernel refuses to tell.
+    /// [`Failure`] if the device is gone or the kernel refuses to report them.
     fn device(&mut self) -> Result<Device, Failure>;
 
-    /// How the device is set.
+    /// The settings of the device.
     ///
     /// # Errors
-    /// [`Failure`] if the device is gone or the kernel refuses to tell.
+    /// [`Failure`] if the device is gone or the kernel refuses to report them.
     fn state(&mut self) -> Result<State, Failure>;
 
     /// Carries a change out and waits until the device is ready again.

@@ -21,17 +21,17 @@ pub struct PlacedClass {
     pub queues: QueueRange,
     /// The priority of its sockets; also its number on the device.
     pub priority: u8,
-    /// The rate that it has at least.
+    /// Its minimum rate.
     pub min_rate: Option<Rate>,
-    /// The rate that it has at most.
+    /// Its maximum rate.
     pub max_rate: Option<Rate>,
     /// Its traffic.
     pub traffic: Vec<Traffic>,
-    /// Who gives its packets their priority.
+    /// The source of the priority of its packets.
     pub priority_source: PrioritySource,
     /// Cores that take its interrupts, one per queue, or none.
     pub cores: Vec<u32>,
-    /// How long its interrupts are delayed, if that is set.
+    /// The delay of its interrupts, if that is set.
     #[serde(default)]
     pub interrupt_delay: Option<InterruptDelay>,
 }
@@ -51,7 +51,7 @@ pub struct Layout {
 pub struct Refusal {
     /// The rule, and what breaks it.
     pub rule: String,
-    /// What would work.
+    /// A configuration that would work.
     pub proposal: Option<String>,
 }
 
@@ -189,7 +189,7 @@ fn placed(config: &Config, counts: &[u16]) -> Vec<PlacedClass> {
     classes
 }
 
-/// What is wrong with the device itself, whatever the classes.
+/// Problems of the device itself, whatever the classes.
 fn device_refusals(device: &Device, state: &State) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let interface = &device.identity.interface;

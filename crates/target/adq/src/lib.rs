@@ -2,8 +2,8 @@
 //!
 //! A [`config::Config`] says what is wanted, [`layout::Layout`] places it on a device by its driver's rules, and
 //! [`plan::Plan`] lists the changes in the order that kernel and drivers require. [`apply::apply`] carries them out
-//! over netlink, ethtool's system call and sysfs, reads each one back, and takes all of them back at the first failure. A
-//! [`journal::Journal`] on disk has the settings of before, so that a layout can be removed after a crash.
+//! over netlink, ethtool's system call and sysfs, reads each one back, and takes all of them back at the first failure.
+//! A [`journal::Journal`] on disk has the former settings, so that a layout can be removed after a crash.
 //! [`verify::verify`] compares the device with the journal.
 //!
 //! The device itself is a [`kernel::Kernel`]: this machine's ([`linux::LinuxDevice`]), or a model in tests.

@@ -154,7 +154,7 @@ impl LinuxDevice {
         }
     }
 
-    /// What else changes the device.
+    /// The opponents of a layout of this device.
     fn opponents(&mut self) -> Result<Vec<String>, NetlinkError> {
         let mut opponents = running(&opponent::PROGRAMS);
         let record = format!("/run/NetworkManager/devices/{}", self.ifindex);
@@ -211,7 +211,8 @@ impl LinuxDevice {
     }
 }
 
-/// Receive queues of an interface by their NAPI ids; empty if the kernel (before 6.8) or the driver does not tell.
+/// Receive queues of an interface by their NAPI ids; empty if the kernel (before 6.8) or the driver does not report
+/// them.
 ///
 /// # Errors
 /// [`Failure`] if there is no such interface, or the kernel does not answer.
@@ -248,7 +249,7 @@ impl Kernel for LinuxDevice {
         // By its number: a name may be given to another interface.
         let link = links.into_iter().find(|link| link.ifindex == self.ifindex && link.name == self.interface);
         let link = link.ok_or_else(|| Failure(format!("interface {} is gone", self.interface)))?;
-        // A virtual device has no driver; its kind says as much.
+        // A virtual device has no driver; its kind serves instead.
         let driver = name_of_link("device/driver").or(link.kind);
         let speed = read(&self.directory.join("speed"))
             .and_then(|text| text.parse::<u64>().ok()) // -1 stands for no link.
@@ -378,7 +379,7 @@ fn programs_of(group: &str) -> Group {
     }
 }
 
-/// Why the kernel refuses what concerns a program of sockets.
+/// The kernel's reason to refuse an operation on a program of sockets.
 fn reason_of(error: &io::Error) -> String {
     let hint = match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => {
@@ -419,7 +420,7 @@ fn failure(error: &NetlinkError) -> Failure {
     Failure(error.to_string())
 }
 
-/// Why a driver does not tell how it is set.
+/// The failure of a driver to report its settings.
 fn of_driver(errno: Errno) -> Failure {
     Failure(errno.to_string())
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Delay {
     /// Longest wait, µs.
     pub us: u32,
-    /// The driver chooses the wait by the arriving packets; `us` is then where it starts.
+    /// The driver chooses the wait by the arriving packets; `us` is then its start.
     pub is_adaptive: bool,
 }
 
@@ -41,7 +41,7 @@ pub enum Moderations {
 }
 
 impl Moderations {
-    /// That of a queue.
+    /// The moderation of a queue.
     #[must_use]
     pub fn of(&self, queue: u16) -> Option<Moderation> {
         match self {
@@ -64,7 +64,7 @@ impl std::fmt::Display for Moderation {
     }
 }
 
-/// What differs from a moderation of `queue`, or of the device.
+/// The difference from a moderation of `queue`, or of the device.
 pub(crate) fn deviation(queue: Option<u16>, wanted: Moderation, now: &Moderations) -> Option<String> {
     let subject = queue.map_or_else(|| "the device".to_owned(), |queue| format!("queue {queue}"));
     match now.of(queue.unwrap_or(0)) {

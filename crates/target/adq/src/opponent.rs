@@ -1,17 +1,17 @@
-//! What else changes a device behind a layout's back: programs, and the device's own firmware.
+//! Opponents of a layout, which change its device: programs, and the device's own firmware.
 
 use std::fmt::Write as _;
 
-/// One of them.
+/// An opponent.
 #[derive(Clone, Copy, Debug)]
 struct Opponent {
     /// Its name; of a program, that of its process.
     name: &'static str,
-    /// What it does to a layout.
+    /// Its effect on a layout.
     effect: &'static str,
-    /// The command that tells; `{}` stands for the interface.
+    /// The command that shows it; `{}` stands for the interface.
     told_by: &'static str,
-    /// What helps.
+    /// The remedy.
     remedy: &'static str,
 }
 
@@ -55,7 +55,7 @@ const OPPONENTS: [Opponent; 5] = [
     },
 ];
 
-/// What an opponent does to `interface`, and the command that tells.
+/// The effect of an opponent on `interface`, and the command that shows it.
 #[must_use]
 pub fn effect(name: &str, interface: &str) -> String {
     let mut text = name.to_owned();
@@ -66,7 +66,7 @@ pub fn effect(name: &str, interface: &str) -> String {
     text
 }
 
-/// What helps against an opponent.
+/// The remedy for an opponent.
 #[must_use]
 pub fn remedy(name: &str, interface: &str) -> String {
     let known = OPPONENTS.iter().find(|known| known.name == name);

@@ -20,12 +20,12 @@ use crate::state::{Device, State};
 /// Filters of ours have preferences from here: those of others are usually lower.
 const PREFERENCE_FIRST: u16 = 0xad00;
 
-/// One step: a change, and why it stands where it stands.
+/// One step: a change, and the reason for it and its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The change.
     pub change: Change,
-    /// Why it is needed, and why here.
+    /// Why it is needed, and why in this place.
     pub reason: String,
 }
 
@@ -36,12 +36,12 @@ pub struct Plan {
     pub device: Device,
     /// The classes and their queues.
     pub layout: Layout,
-    /// Which end of the classes' connections this machine is.
+    /// The end of the classes' connections that this machine is.
     #[serde(default)]
     pub side: Side,
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What the layout does not do, and what may undo it.
+    /// Limits of the layout, and causes that may undo it.
     pub warnings: Vec<String>,
 }
 

@@ -20,7 +20,7 @@ pub struct Scaling {
     pub rules: Vec<ListedRule>,
 }
 
-/// What a table shall be.
+/// The wanted content of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Table {
@@ -84,7 +84,7 @@ pub struct ListedRule {
     pub action: Action,
 }
 
-/// What a listed rule does with its packets.
+/// The effect of a listed rule on its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -120,7 +120,7 @@ impl Rule {
         format!("port {port} of {address}")
     }
 
-    /// What differs in `now` from the rule.
+    /// The difference of `now` from the rule.
     pub(crate) fn deviation(&self, now: &Scaling) -> Option<String> {
         let what = self.described();
         let Some(listed) = now.rules.iter().find(|listed| listed.flow == Some(self.flow)) else {
@@ -138,7 +138,7 @@ impl Rule {
         }
     }
 
-    /// Locations of what is there of the rule: rules for its packets that lead to a context of after `before`.
+    /// Locations of remains of the rule: rules for its packets that lead to a context made after `before`.
     pub(crate) fn remains(&self, before: &Scaling, now: &Scaling) -> Vec<u32> {
         let is_ours = |listed: &&ListedRule| {
             listed.flow == Some(self.flow)
@@ -148,7 +148,7 @@ impl Rule {
     }
 }
 
-/// What differs from a table for packets that no rule steers, on a device with `queue_count` receive queues.
+/// The difference from a table for packets that no rule steers, on a device with `queue_count` receive queues.
 pub(crate) fn table_deviation(wanted: &Table, now: &Scaling, queue_count: u16) -> Option<String> {
     let now = &now.table;
     (now.is_empty() || !wanted.is(now, queue_count)).then(|| {
@@ -158,7 +158,7 @@ pub(crate) fn table_deviation(wanted: &Table, now: &Scaling, queue_count: u16) -
     })
 }
 
-/// What gives the table of before back; each side with its number of receive queues. A table that somebody has set
+/// The table that restores the one of before; each side with its number of receive queues. A table that a user has set
 /// keeps some drivers (mlx5) from changing the number of queues: the kernel's choice comes first then, and the table of
 /// before once the queues are back.
 pub(crate) fn undo_table(before: (&Scaling, u16), now: (&Scaling, u16)) -> Option<Table> {
@@ -172,7 +172,7 @@ pub(crate) fn undo_table(before: (&Scaling, u16), now: (&Scaling, u16)) -> Optio
     Some(Table::Entries(old.clone()))
 }
 
-/// What differs from a context over `queues`.
+/// The difference from a context over `queues`.
 pub(crate) fn context_deviation(queues: QueueRange, now: &Scaling) -> Option<String> {
     now.context_of(queues).is_none().then(|| {
         let last = queues.first + queues.count.saturating_sub(1);
@@ -180,7 +180,7 @@ pub(crate) fn context_deviation(queues: QueueRange, now: &Scaling) -> Option<Str
     })
 }
 
-/// Contexts of after `before` that use only these queues.
+/// Contexts made after `before` that use only these queues.
 pub(crate) fn remaining_contexts(queues: QueueRange, before: &Scaling, now: &Scaling) -> Vec<u32> {
     let range = u32::from(queues.first)..u32::from(queues.first + queues.count);
     let is_ours = |id: u32, table: &[u32]| {
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(undo(before, (&[0, 0, 0, 0], 4)), Some(Table::Default));
         assert_eq!(undo(before, (&[0, 1, 2, 3], 4)), None);
         assert_eq!(undo(before, (&[0, 1, 0, 1], 2)), None);
-        // A table of somebody: the queues first, also where the table has grown with them.
+        // A table that a user has set: the queues first, also where the table has grown with them.
         let before: (&[u32], u16) = (&[0, 0, 0, 1], 2);
         assert_eq!(undo(before, (&[0, 1, 2, 0, 1, 2, 0, 1], 4)), Some(Table::Default));
         assert_eq!(undo(before, (&[0, 1, 2, 3], 4)), None);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Side, Traffic};
 use crate::control_group::{Group, PRIVILEGE};
 
-/// Begin of the names of these programs; a name has at most 15 characters.
+/// Beginning of the names of these programs; a name has at most 15 characters.
 const NAME_PREFIX: &str = "nvlane_";
 
 /// Most rules of a program: the jump over all of them has 15 bits.
@@ -40,7 +40,7 @@ pub struct SocketProgram {
     pub name: String,
     /// Cookie of the network namespace whose sockets it changes.
     pub network: u64,
-    /// Which end of the connections the sockets are.
+    /// The end of the connections that the sockets are.
     pub side: Side,
     /// The priorities.
     pub rules: Vec<SocketRule>,
@@ -73,7 +73,7 @@ impl SocketProgram {
             Side::Target => (LOCAL_IP4_AT, LOCAL_IP6_AT, LOCAL_PORT_AT),
             Side::Initiator => (REMOTE_IP4_AT, REMOTE_IP6_AT, REMOTE_PORT_AT),
         };
-        // Lengths of the blocks: a jump needs the distance to what is written later.
+        // Lengths of the blocks: a jump needs the distance to code that is written later.
         let blocks: Vec<Vec<u64>> = self
             .rules
             .iter()
@@ -146,7 +146,7 @@ impl SocketProgram {
         program
     }
 
-    /// What differs from it in the control groups that were read.
+    /// The difference from it in the control groups that were read.
     pub(crate) fn deviation(&self, groups: &BTreeMap<String, Group>) -> Option<String> {
         let Self { group, name, .. } = self;
         match groups.get(group) {
@@ -164,7 +164,7 @@ impl SocketProgram {
         }
     }
 
-    /// Whether something of it may be there.
+    /// Whether a part of it may be there.
     pub(crate) fn may_remain(&self, groups: &BTreeMap<String, Group>) -> bool {
         match groups.get(&self.group) {
             Some(Group::Programs(names)) => names.contains(&self.name),
@@ -174,7 +174,7 @@ impl SocketProgram {
     }
 }
 
-/// FNV-1a of 32 bits: tells programs apart, nothing more.
+/// FNV-1a of 32 bits: distinguishes programs, nothing more.
 fn fnv(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
@@ -235,8 +235,8 @@ mod tests {
         }
     }
 
-    /// What the program gives to a socket: `context` is `struct bpf_sock_ops` as the kernel fills it. As much of an
-    /// interpreter as these programs need.
+    /// The priority that the program gives to a socket: `context` is `struct bpf_sock_ops` as the kernel fills it. As
+    /// much of an interpreter as these programs need.
     fn priority_of(program: &SocketProgram, context: &[(i16, u32)], network: u64) -> Option<i32> {
         let instructions = program.instructions();
         let mut registers = [0u64; 11];

@@ -1,4 +1,4 @@
-//! What a device is and how it is set: everything that a layout may change, as read from the kernel.
+//! Properties and settings of a device: everything that a layout may change, as read from the kernel.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::netlink::qdisc::{Mqprio, ROOT};
 use crate::rate::Rate;
 use crate::scaling::Scaling;
 
-/// Which device this is; a layout belongs to one device until the next boot.
+/// Identifies a device; a layout belongs to one device until the next boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Name of the interface.
@@ -25,10 +25,10 @@ pub struct Identity {
     pub boot: String,
 }
 
-/// What does not change with a layout.
+/// Properties that do not change with a layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Which device this is.
+    /// Identifies the device.
     pub identity: Identity,
     /// Name of its driver.
     pub driver: String,
@@ -46,9 +46,9 @@ pub struct Device {
     /// Whether the interface is up.
     #[serde(default)]
     pub is_up: bool,
-    /// What else changes such settings: running programs, the firmware ([`crate::opponent`]).
+    /// Opponents of a layout: running programs, the firmware ([`crate::opponent`]).
     pub opponents: Vec<String>,
-    /// Cookie of the network namespace; 0 if the kernel does not tell.
+    /// Cookie of the network namespace; 0 if the kernel does not report it.
     #[serde(default)]
     pub network: u64,
     /// The topmost control group of version 2.
@@ -70,7 +70,7 @@ pub struct TransmitQueue {
 pub struct Interrupt {
     /// Its number.
     pub irq: u32,
-    /// The receive queue that it serves, where its name tells.
+    /// The receive queue that it serves, where its name shows it.
     pub queue: Option<u16>,
     /// The processors that may take it, as a list.
     pub cpus: String,
@@ -127,7 +127,7 @@ impl State {
         transmit.min(self.receive_queue_count)
     }
 
-    /// Queue pairs that the device can have: the active ones where its driver does not tell.
+    /// Queue pairs that the device can have: the active ones where its driver does not report it.
     #[must_use]
     pub fn queue_pairs_max(&self) -> u16 {
         u16::try_from(self.channels.max.pairs()).unwrap_or(u16::MAX).max(self.queue_pairs())

@@ -20,8 +20,8 @@ pub struct Sysfs {
 }
 
 impl Sysfs {
-    /// The sysfs of the network namespace with these interfaces: that at `/sys`, if it shows the same names, numbers and
-    /// addresses, else a mount of its own, which takes the privilege.
+    /// The sysfs of the network namespace with these interfaces: that at `/sys`, if it shows the same names, numbers
+    /// and addresses, else a mount of its own, which takes the privilege.
     ///
     /// # Errors
     /// [`Failure`] if `/sys` shows another namespace, and sysfs cannot be mounted.

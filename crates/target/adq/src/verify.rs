@@ -11,9 +11,9 @@ use crate::state::{Device, State};
 /// One difference between the layout and the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deviation {
-    /// What differs.
+    /// The difference.
     pub what: String,
-    /// The command that set it, or what else helps.
+    /// The command that set it, or another remedy.
     pub remedy: String,
 }
 
@@ -48,7 +48,7 @@ pub fn verify(journal: &Journal, device: &Device, state: &State) -> Vec<Deviatio
     deviations
 }
 
-/// What was not read or may not be read, so that [`verify`] says nothing of it.
+/// Settings that were not read or may not be read, so that [`verify`] does not check them.
 #[must_use]
 pub fn unknown(journal: &Journal, state: &State) -> Vec<Deviation> {
     let steps = journal.plan.steps.iter().filter(|step| is_hidden(&step.change, state));

@@ -23,7 +23,7 @@ const FLOW_TYPE_AT: usize = 16;
 /// Values to match, and behind them fields of other flow types.
 const VALUES_AT: usize = 20;
 const VALUE_BYTES: usize = 52;
-/// Which bits of the values are matched.
+/// Masks of the bits of the values that are matched.
 const MASKS_AT: usize = 92;
 const QUEUE_AT: usize = 168;
 const LOCATION_AT: usize = 176;
@@ -210,7 +210,8 @@ mod tests {
         Flow { version: if is_v4 { IpVersion::V4 } else { IpVersion::V6 }, end, address, port }
     }
 
-    /// What the kernel reads of an insertion; ethtool leaves remains of its stack and of earlier answers in the rest.
+    /// The part of an insertion that the kernel reads; ethtool leaves remains of its stack and of earlier answers in
+    /// the rest.
     fn read_by_kernel(request: &[u8]) -> Vec<u8> {
         [&request[..4], &request[FLOW_TYPE_AT..188]].concat()
     }

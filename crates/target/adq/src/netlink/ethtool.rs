@@ -104,7 +104,7 @@ impl Ethtool {
     /// The features of a device, by name.
     ///
     /// # Errors
-    /// That of the exchange.
+    /// The error of the exchange.
     pub fn features(&mut self, ifindex: u32) -> Result<BTreeMap<String, Feature>, NetlinkError> {
         let answer = self.get(FEATURES_GET, ifindex)?;
         let changeable = find(&answer, FEATURES_CHANGEABLE).map(read_bits).unwrap_or_default();
@@ -122,10 +122,10 @@ impl Ethtool {
             .collect())
     }
 
-    /// Turns one feature on or off. The kernel accepts what the device cannot change: read the feature back.
+    /// Turns one feature on or off. The kernel accepts changes that the device cannot make: read the feature back.
     ///
     /// # Errors
-    /// That of the exchange.
+    /// The error of the exchange.
     pub fn set_feature(&mut self, ifindex: u32, name: &str, is_on: bool) -> Result<(), NetlinkError> {
         self.set_bit(FEATURES_SET, FEATURES_WANTED, ifindex, name, is_on)
     }
@@ -133,7 +133,7 @@ impl Ethtool {
     /// The private flags of a device's driver, by name.
     ///
     /// # Errors
-    /// That of the exchange.
+    /// The error of the exchange.
     pub fn private_flags(&mut self, ifindex: u32) -> Result<BTreeMap<String, bool>, NetlinkError> {
         let answer = self.get(PRIVATE_FLAGS_GET, ifindex)?;
         Ok(find(&answer, PRIVATE_FLAGS).map(read_bits).unwrap_or_default())
@@ -142,7 +142,7 @@ impl Ethtool {
     /// Sets one private flag.
     ///
     /// # Errors
-    /// That of the exchange.
+    /// The error of the exchange.
     pub fn set_private_flag(&mut self, ifindex: u32, name: &str, is_on: bool) -> Result<(), NetlinkError> {
         self.set_bit(PRIVATE_FLAGS_SET, PRIVATE_FLAGS, ifindex, name, is_on)
     }
@@ -169,10 +169,10 @@ impl Ethtool {
         self.socket.request(message, |_| {})
     }
 
-    /// The numbers of queues of a device; all zero if its driver does not tell.
+    /// The numbers of queues of a device; all zero if its driver does not report them.
     ///
     /// # Errors
-    /// That of the exchange.
+    /// The error of the exchange.
     pub fn channels(&mut self, ifindex: u32) -> Result<ChannelLimits, NetlinkError> {
         let answer = self.get(CHANNELS_GET, ifindex)?;
         let count = |kind| find(&answer, kind).and_then(|value| u32_at(value, 0)).unwrap_or(0);
@@ -186,7 +186,7 @@ impl Ethtool {
     /// queues of a kind refuses the kind.
     ///
     /// # Errors
-    /// That of the exchange.
+    /// The error of the exchange.
     pub fn set_channels(
         &mut self,
         ifindex: u32,

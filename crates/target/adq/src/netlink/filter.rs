@@ -42,7 +42,7 @@ const PROTOCOL_TCP: u8 = 6;
 /// Class 0 of receive queues, in the form of a class id; the others follow.
 const CLASS_ID_BASE: u32 = 0xffff_ffe0;
 
-/// Which IP a filter matches.
+/// The IP version that a filter matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpVersion {
@@ -72,7 +72,7 @@ impl IpVersion {
     }
 }
 
-/// Which end of a connection a filter matches.
+/// The end of a connection that a filter matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
@@ -82,7 +82,7 @@ pub enum End {
     Destination,
 }
 
-/// What a filter does with the packets that it matches.
+/// The effect of a filter on the packets that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
@@ -107,7 +107,7 @@ pub struct Filter {
     pub address: Option<IpAddr>,
     /// The TCP port.
     pub port: u16,
-    /// What it does.
+    /// Its effect.
     pub effect: Effect,
 }
 

@@ -14,7 +14,7 @@ const NAPI_ID: u16 = 4;
 /// Type of a queue: it receives.
 const RECEIVE: u32 = 0;
 
-/// Receive queues of a device by their NAPI ids; empty if the kernel or the driver does not tell.
+/// Receive queues of a device by their NAPI ids; empty if the kernel or the driver does not report them.
 ///
 /// # Errors
 /// [`NetlinkError::Exchange`] if nothing can be exchanged.
@@ -59,7 +59,7 @@ mod tests {
             Some((8195, 3))
         );
         assert_eq!(of(&[(QUEUE, 3), (QUEUE_TYPE, 1), (NAPI_ID, 8195)]), None);
-        // veth tells no NAPI ids.
+        // veth reports no NAPI ids.
         assert_eq!(of(&[(QUEUE, 3), (QUEUE_TYPE, RECEIVE)]), None);
     }
 

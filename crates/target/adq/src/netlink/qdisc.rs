@@ -40,22 +40,22 @@ pub struct QueueRange {
     pub count: u16,
 }
 
-/// Who carries mqprio out.
+/// Where mqprio is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Offload {
-    /// The kernel: transmit queues only, without rates.
+    /// In the kernel: transmit queues only, without rates.
     Software,
-    /// The device, in channel mode: queue pairs, rates where given.
+    /// In the device, in channel mode: queue pairs, rates where given.
     Channel,
 }
 
 /// Smallest and largest rate of one class, bytes per second; 0 stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RateRange {
-    /// The rate that the class has at least.
+    /// The minimum rate of the class.
     pub min: u64,
-    /// The rate that the class has at most.
+    /// The maximum rate of the class.
     pub max: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct Mqprio {
     pub classes_of_priorities: [u8; CLASS_COUNT_MAX],
     /// The classes, in order.
     pub queues: Vec<QueueRange>,
-    /// Who carries it out.
+    /// Where it is carried out.
     pub offload: Offload,
     /// Rates of the classes, in order; empty where none has a rate.
     pub rates: Vec<RateRange>,

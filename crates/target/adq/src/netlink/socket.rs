@@ -147,7 +147,7 @@ impl NetlinkSocket {
     }
 }
 
-/// What an acknowledgement says: `struct nlmsgerr`, the request or its header, then attributes.
+/// The outcome in an acknowledgement: `struct nlmsgerr`, the request or its header, then attributes.
 fn outcome(flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
     let code = u32_at(body, 0).map_or(0, u32::cast_signed);
     if code == 0 {

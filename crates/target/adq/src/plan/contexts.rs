@@ -1,4 +1,4 @@
-//! The steps for drivers with RSS contexts, and what stands against them on a device.
+//! The steps for drivers with RSS contexts, and obstacles to them on a device.
 
 use super::Step;
 use crate::change::Change;
@@ -10,7 +10,7 @@ use crate::netlink::qdisc::QueueRange;
 use crate::scaling::{Action, Flow, Rule, Table};
 use crate::state::{Device, State, TransmitQueue, mask_of};
 
-/// What stands against a layout with contexts on this device.
+/// Obstacles to a layout with contexts on this device.
 pub(super) fn refusals(
     config: &Config,
     layout: &Layout,
@@ -132,7 +132,7 @@ fn steering<'a>(config: &Config, layout: &'a Layout) -> impl Iterator<Item = (Ru
     })
 }
 
-/// What uses a transmit queue: the connections of its receive queue. Packets of no connection, and the first of a
+/// The users of a transmit queue: the connections of its receive queue. Packets of no connection, and the first of a
 /// connection, take the queues of other traffic, which share the processors.
 pub(super) fn transmit_queue(queue: u16, other: QueueRange, device: &Device) -> Change {
     let is_other = (other.first..other.first + other.count).contains(&queue);
