@@ -1,4 +1,5 @@
-//! Times copies by the distance of the destination above the source within a page: whole by `memcpy`, and by this crate.
+//! Times copies by the distance of the destination above the source within a page: whole by `memcpy`, and by this
+//! crate.
 //!
 //! `cargo run --release -p nvlane-copy --example distances`
 

@@ -1,15 +1,16 @@
-//! Copies of payloads, which do not become slow where source and destination lie badly.
+//! Copies of payloads that stay fast at unfavourable offsets of source and destination.
 //!
-//! `memcpy` of the C library may copy 4 KiB and more with one instruction (`rep movsb`). On AMD processors of the Zen 3 family
-//! that instruction is slow if the destination's offset in its 4 KiB page is a little above the source's, by less than a
-//! cache line: at a distance of 24 bytes 4 KiB take 1.4 µs instead of .05 to .08, and 64 KiB 23 µs instead of 1.3 (glibc
-//! 2.36; `cargo run --release -p nvlane-copy --example distances`). Payloads behind headers of 24 or 72 bytes lie at any
-//! offset of a page, so one copy in 64 is slow. This crate makes such copies in pieces, for which the C library uses vector
-//! instructions. It leaves other copies whole, because pieces are slower into memory that no cache holds.
+//! `memcpy` of the C library may copy 4 KiB and more with one instruction (`rep movsb`). On AMD processors of the Zen 3
+//! family that instruction is slow if the destination's offset in its 4 KiB page is a little above the source's, by
+//! less than a cache line: at a distance of 24 bytes 4 KiB take 1.4 µs instead of .05 to .08, and 64 KiB 23 µs instead
+//! of 1.3 (glibc 2.36; `cargo run --release -p nvlane-copy --example distances`). Payloads behind headers of 24 or 72
+//! bytes lie at any offset of a page, so one copy in 64 is slow. This crate makes such copies in pieces, for which the
+//! C library uses vector instructions. It leaves other copies whole, because pieces are slower into memory that no
+//! cache holds.
 
 #![forbid(unsafe_code)]
 
-/// Size of a page, bytes: what the instruction compares addresses by.
+/// Size of a page, bytes: the instruction compares addresses modulo this.
 const PAGE_BYTES: usize = 4096;
 
 /// Distances of the destination above the source within a page that the instruction is slow at, bytes.
