@@ -1,9 +1,9 @@
-//! Blocks signals before `main`: a SIGHUP or SIGUSR1 that arrives before the program handles it then waits, and does not
-//! end the program.
+//! Blocks signals before `main`: a SIGHUP or SIGUSR1 that arrives before the program handles it then waits, and does
+//! not end the program.
 //!
-//! `main` is too late, because the allocator is used before it, and the kernel may clear a huge page for that first. The
-//! initializer of this crate runs as soon as the dynamic loader has finished. A signal that arrives earlier, while the
-//! kernel executes the program or the loader relocates it, ends any program.
+//! `main` is too late, because the allocator is used before it, and the kernel may clear a huge page for that first.
+//! The initializer of this crate runs as soon as the dynamic loader has finished. A signal that arrives earlier, while
+//! the kernel executes the program or the loader relocates it, ends any program.
 //!
 //! The initializer runs in every program that links this crate. No library may depend on it: each program that uses the
 //! library would start with its signals blocked.
