@@ -1,4 +1,4 @@
-//! Admin commands, one file each, and what they share.
+//! Admin commands, one file each, and their common code.
 // Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
@@ -75,7 +75,7 @@ impl<'a> Surroundings<'a> {
         (self.right(namespace) != Right::None).then_some(namespace)
     }
 
-    /// What the host may do with a namespace on every reactor.
+    /// The right of the host to a namespace on every reactor.
     fn right(&self, namespace: &Namespace) -> Right {
         if namespace.shown_from > self.version_in_use {
             return Right::None;

@@ -104,13 +104,13 @@ pub(crate) struct MemcachedCounters {
     pub(crate) rejected_count: Counter,
     /// Connections that may be open at the same time.
     count_max: u64,
-    /// Connections that watch what happens.
+    /// Connections that watch events.
     pub(crate) watchers: Arc<Watchers>,
     /// The listeners, with their addresses as memcached writes them.
     listeners: Mutex<BTreeMap<ListenerTag, String>>,
     /// By reactor.
     traffic: Mutex<Vec<Arc<MemcachedTraffic>>>,
-    /// What had been counted when `stats reset` came last.
+    /// The counters at the last `stats reset`.
     reset_at: Mutex<ListenerStats>,
 }
 
@@ -189,7 +189,7 @@ impl MemcachedCounters {
         }
     }
 
-    /// Has [`stats`](Self::stats) count from zero.
+    /// Restarts the counts of [`stats`](Self::stats) at zero.
     pub(crate) fn reset(&self) {
         *self.reset_at.lock().expect("no holder panics") = self.sums();
     }

@@ -13,10 +13,10 @@ pub struct Prefix {
     bits: u8,
 }
 
-/// Why a text is no [`Prefix`].
+/// Why a text is not a [`Prefix`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    /// No address.
+    /// Not an address.
     #[error("'{0}' is no address or prefix: write 192.0.2.7, 10.0.0.0/8 or fd00::/8")]
     Malformed(String),
     /// More bits than an address has.

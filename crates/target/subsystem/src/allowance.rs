@@ -10,10 +10,10 @@ use reactor::Source;
 /// Allowances of single sources that are kept.
 const SOURCE_COUNT_MAX: usize = 8192;
 
-/// Interval between two searches for allowances that are whole again, ns.
+/// Interval between two searches for allowances that are full again, ns.
 const SWEEP_NS: u64 = 1_000_000_000;
 
-/// How much may be written at once, and in the long run.
+/// How many lines may be written at once, and in the long run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     /// At once.
@@ -22,7 +22,7 @@ pub(crate) struct Rate {
     pub(crate) per_s: f64,
 }
 
-/// Of a rate, what is left.
+/// The unused part of a rate.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
     left: f64,
@@ -65,7 +65,7 @@ impl Allowances {
         let of_all = self.kinds.entry(kind).or_insert_with(|| whole(self.of_all));
         of_source.earn(self.of_source, now_ns);
         of_all.earn(self.of_all, now_ns);
-        // What one of them refuses costs the other nothing.
+        // A line that one of them refuses is not charged to the other.
         let may = of_source.has_one() && of_all.has_one();
         if may {
             of_source.left -= 1.0;
@@ -74,7 +74,7 @@ impl Allowances {
         may
     }
 
-    /// Where the allowance of a source is.
+    /// The key of a source's allowance.
     fn key(&mut self, now_ns: u64, kind: &'static str, source: Source) -> (&'static str, Option<Source>) {
         let key = (kind, Some(source));
         if self.sources.len() < SOURCE_COUNT_MAX || self.sources.contains_key(&key) {
@@ -82,7 +82,7 @@ impl Allowances {
         }
         if now_ns >= self.sweep_ns {
             self.sweep_ns = now_ns.saturating_add(SWEEP_NS);
-            // A whole allowance is as good as none.
+            // A full allowance need not be kept: a new one begins full.
             let rate = self.of_source;
             self.sources.retain(|_, allowance| {
                 allowance.earn(rate, now_ns);

@@ -180,7 +180,7 @@ impl Keys {
         })
     }
 
-    /// What commands are answered while the namespace cannot serve them.
+    /// The answer to commands while the namespace cannot serve them.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.failure().map(Refusal::from).or_else(|| match &self.partition {
             KeysIn::Log(logged, _) => logged.is_slow().then_some(Refusal::NOT_READY),
@@ -252,7 +252,7 @@ impl Keys {
         self.memcached.on(self.partition.unread())
     }
 
-    /// What waits for the log, and the partition that has it.
+    /// The commands and answers that wait for the log, and the partition that has it.
     pub(crate) fn logged(&mut self) -> Option<(&mut LogWaiters, LoggedKeys<'_>)> {
         let KeysIn::Log(logged, waiters) = &mut self.partition else { return None };
         Some((waiters, LoggedKeys { logged, memcached: &mut self.memcached }))
@@ -304,11 +304,11 @@ pub(crate) struct Attachments {
     pub(crate) has_logs: bool,
     /// Whether the memory of a partition may be on its way to another size.
     pub(crate) is_resizing: bool,
-    /// When the next report of what pairs take is due, ns.
+    /// When the next report of the memory of pairs is due, ns.
     usage_due_ns: u64,
 }
 
-/// Interval between reports of what pairs take while a reactor works, ns.
+/// Interval between reports of the memory of pairs while a reactor works, ns.
 const USAGE_NS: u64 = 100_000_000;
 
 /// The place of a view, valid until the table is replaced.
@@ -322,13 +322,13 @@ impl ViewIndex {
 
 /// The namespaces of a subsystem that a host sees.
 struct View {
-    /// NSIDs in ascending order, and what they stand for.
+    /// NSIDs in ascending order, each with its target.
     entries: Vec<(Nsid, Found)>,
     /// The keys that the host may use of the namespaces of which it may not use all.
     scopes: Vec<(Nsid, Arc<KeyScope>)>,
     /// Whether the subsystem has namespaces of blocks, be they in this view or not.
     is_beside_blocks: bool,
-    /// The same of keys and values.
+    /// Whether the subsystem has namespaces of keys and values, be they in this view or not.
     is_beside_keys: bool,
 }
 
@@ -336,9 +336,9 @@ struct View {
 struct SubsystemViews {
     /// All of its namespaces.
     whole: ViewIndex,
-    /// What hosts see that no list names.
+    /// The view of hosts that no list names.
     unlisted: ViewIndex,
-    /// What the others see.
+    /// The views of the others.
     listed: BTreeMap<HostName, ViewIndex>,
 }
 
@@ -449,7 +449,7 @@ impl Attachments {
         all
     }
 
-    /// Passes to `post` what memcached connections that watch get of the events of this turn.
+    /// Passes this turn's events to `post`, for the memcached connections that watch them.
     pub(crate) fn flush_watched(&mut self, unix_us: u64, mut post: impl FnMut(usize, u64, Vec<u8>)) {
         for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
             if let Some(mut executor) = keys.executor() {
@@ -458,7 +458,7 @@ impl Attachments {
         }
     }
 
-    /// Has all partitions report what their pairs take, and the least memory for them.
+    /// Makes all partitions report the memory of their pairs, and the least memory for them.
     pub(crate) fn report_needed_memory(&mut self) {
         for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
             keys.partition.unread().report_needed_memory();
@@ -466,7 +466,7 @@ impl Attachments {
         }
     }
 
-    /// Has partitions report what their pairs take, when the reactor pauses, and now and then while it works.
+    /// Makes partitions report the memory of their pairs: when the reactor pauses, and at intervals while it works.
     #[inline]
     pub(crate) fn report_usage(&mut self, now_ns: u64, worked: bool) {
         if self.key_value.is_some() && (!worked || now_ns >= self.usage_due_ns) {
@@ -488,7 +488,7 @@ impl Attachments {
         Some((id, keys.executor()?))
     }
 
-    /// What memcached clients are answered while the oldest key-value namespace cannot serve them.
+    /// The answer to memcached clients while the oldest key-value namespace cannot serve them.
     pub(crate) fn key_value_refusal(&mut self) -> Option<Refusal> {
         let (_, at) = self.key_value?;
         self.keys_mut(at).refusal()
@@ -525,7 +525,7 @@ impl Attachments {
         Some(AttachedIndex(u32::try_from(at).expect("fewer namespaces than 32 bits count")))
     }
 
-    /// Adds the views of a subsystem. `whole` has what each of its entries stands for.
+    /// Adds the views of a subsystem. `whole` has the target of each of its entries.
     fn add_views(&mut self, subsystem: SubsystemId, entries: &[NamespaceEntry], whole: &[(Nsid, Found)]) {
         let is_beside_blocks = entries.iter().any(|entry| !entry.store.is_key_value());
         let is_beside_keys = entries.iter().any(|entry| entry.store.is_key_value());
@@ -604,7 +604,7 @@ impl Attachments {
         self.slots.get(at.0 as usize)?.as_ref()?.traffic.of(self.reactor)
     }
 
-    /// The same for the namespace that a command names.
+    /// As [`traffic`](Self::traffic), for the namespace that a command names.
     pub(crate) fn traffic_of(&self, view: Option<ViewIndex>, nsid: Nsid) -> Option<&ReactorTraffic> {
         self.traffic(self.find(view?, nsid).attached()?)
     }

@@ -90,7 +90,7 @@ impl AuditLog {
     }
 
     /// Writes to this file from now on, or to none. The present file is opened again, so that one which was renamed is
-    /// left alone. If that fails, the log stays as it is. Returns what has changed or failed. May block.
+    /// left alone. If that fails, the log stays as it is. Returns the change or the failure. May block.
     pub(crate) fn follow(&mut self, wanted: Option<&Path>) -> Option<Changed> {
         let Some(path) = wanted else {
             let former = self.path.take()?;

@@ -22,18 +22,18 @@ pub struct Authentication<S = Secrets> {
     pub hashes: Vec<HashFunction>,
     /// Usable groups, the preferred one first.
     pub groups: Vec<Group>,
-    /// What becomes of a host that is refused when it authenticates again.
+    /// Action when the re-authentication of a host fails.
     pub refused_again: RefusedAgain,
 }
 
-/// What becomes of the association of a host that has authenticated, and is refused when it does so again: its secret was
+/// Action on the association of a host that has authenticated, when its re-authentication fails: because its secret was
 /// replaced, for instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RefusedAgain {
     /// It ends.
     #[default]
     Disconnect,
-    /// It stays, by the authentication of before.
+    /// It stays, on its earlier authentication.
     Keep,
 }
 
@@ -61,9 +61,9 @@ pub struct Secrets {
 /// The hash functions, the strongest first.
 pub const HASHES: [HashFunction; 3] = [HashFunction::Sha512, HashFunction::Sha384, HashFunction::Sha256];
 
-/// The groups unless others are configured, in the order of preference: larger ones take more of a core and prove the same
-/// secret. Hosts that know none of them get none. With 6144 and 8192 bits anybody who connects has many milliseconds of a
-/// core for nothing, so that they are used only where they are asked for.
+/// The groups unless others are configured, in the order of preference: larger ones cost more CPU time and prove the
+/// same secret. Hosts that support none of them use the null group. With 6144 or 8192 bits any peer that connects costs
+/// many milliseconds of a core, so these groups are used only where they are configured.
 pub const GROUPS: [Group; 4] = [Group::Ffdhe2048, Group::Ffdhe3072, Group::Ffdhe4096, Group::Null];
 
 impl<S> Default for Authentication<S> {
@@ -106,7 +106,7 @@ impl<S> Authentication<S> {
 }
 
 impl Authentication {
-    /// Whether each host has the same secrets by the other.
+    /// Whether both give each host the same secrets.
     pub(crate) fn has_same_secrets(&self, other: &Self) -> bool {
         self.hosts == other.hosts && self.others == other.others
     }

@@ -34,7 +34,7 @@ use crate::reserve::Reserve;
 use crate::running::{After, LockNumber, Owner, Running, RunningTable, Step, Supply};
 use crate::store_access::{StoreAccess, StoreQueues};
 
-/// Bytes that a command reads at a time whose data does not go to the host.
+/// Bytes read at a time by a command whose data does not go to the host.
 const CHUNK_BYTES: u64 = 256 * 1024;
 
 /// Key of a Batch Collect that waits: place and generation of its lane, NSID, tag.
@@ -97,8 +97,8 @@ impl Commands {
         self.quota.set_pool(pool);
     }
 
-    /// Bytes that a command moves at once whose data does not go to the host: a transfer at most, for which every pool
-    /// has room.
+    /// Bytes moved at a time by a command whose data does not go to the host: at most one transfer, which fits in every
+    /// pool.
     pub(crate) fn chunk_bytes(&self, block_bytes: u32) -> u64 {
         CHUNK_BYTES.min(self.limits.transfer_bytes_max.max(block_bytes).into())
     }
@@ -383,7 +383,7 @@ impl Commands {
         self.ended.push_back(Ended { second: Some(second), ..Ended::new(owner, sqe, first) });
     }
 
-    /// How the lock of this number on this reactor is called everywhere.
+    /// The target-wide name of this reactor's lock with this number.
     pub(crate) fn holder(&self, lock: LockNumber) -> (u16, u64) {
         (self.reactor, lock)
     }

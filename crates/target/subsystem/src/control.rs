@@ -115,7 +115,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// What it holds for connections, by its name.
+    /// Counts of its state for connections, by name.
     pub(crate) fn held(&self) -> [(&'static str, usize); 6] {
         let [controller_count, lane_count] = self.associations.counts();
         [
@@ -247,7 +247,7 @@ impl Control {
         }
     }
 
-    /// Acts on what has become of authentications.
+    /// Acts on the outcomes of authentications.
     fn act_on_news(&mut self, now_ns: u64) {
         while let Some(news) = self.authentications.next_news() {
             match news {
@@ -337,7 +337,7 @@ impl Control {
         }
         let Some(names) = self.authentications.names(lane).cloned() else { return };
         let subsystem = self.catalog.named(&names.subsystem);
-        // What the queue may generate stays as it is.
+        // The keys that the queue may generate stay as they are.
         let present = subsystem
             .and_then(|(_, subsystem)| subsystem.authentication_at(now_ns, names, SecureChannel::None));
         let (settings, former_end_ns) = present.unzip();

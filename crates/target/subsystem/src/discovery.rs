@@ -185,8 +185,8 @@ fn entry(tag: ListenerTag, address: SocketAddr, tls: Tls, nqn: &Nqn) -> Discover
     // With this bit nvme-cli disables SQ flow control, and reads complete with their data. wire §4.2
     entry.treq = Treq::default().with_sq_flow_disable(true);
     if tls != Tls::Off {
-        // To generate a key, a host begins in clear: a secure channel that is required would be one from the start, and
-        // have Linux hosts look for a key of TLS.
+        // To generate a key, a host begins without TLS: a secure channel that is required would be one from the start,
+        // and have Linux hosts look for a key of TLS.
         let need = if tls == Tls::Required { SecureChannel::REQUIRED } else { SecureChannel::NOT_REQUIRED };
         entry.treq = entry.treq.with_secure_channel(need);
         entry.set_tcp_security(TcpSecurity::TLS_1_3);

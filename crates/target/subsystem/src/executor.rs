@@ -165,7 +165,7 @@ impl<I: Io<Message>> Executor<'_, I> {
     /// of the buffer that the next one did not get, if that is why it stopped.
     fn serve_line(&mut self, lane: u32, caller: &impl Fn(Owner) -> Option<Caller>) -> Option<usize> {
         let is_alone = self.commands.quota.waiting_count() == 0;
-        // Commands that end at once are sent at the end of the turn: only then it shows whether the peer reads.
+        // Commands that end at once are sent at the end of the turn, which shows whether the peer reads.
         let mut ended_bytes = 0usize;
         while let Some(ticket) = self.commands.quota.first_in_line(lane) {
             let ended_count = self.commands.ended_count();

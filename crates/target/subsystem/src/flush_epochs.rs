@@ -13,7 +13,7 @@
 //!
 //! The lane on which the Flush failed may end while the association lives on, for a host that connects each queue by
 //! itself. It may not have received the answer then, and sends the Flush again: the next one fails as well. A lane that
-//! ends a minute later takes nothing back: a host that had no answer for so long has given the queue up before.
+//! ends a minute later takes nothing back: a host without an answer for that long has given the queue up before.
 // Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
@@ -32,14 +32,14 @@ use store::Generation;
 
 use crate::subsystem::NamespaceId;
 
-/// For so long after the answer to a Flush its host may not have received it, and may not have given it up either, ns.
+/// After the answer to a Flush, the time in which its host may not have received it, nor have given it up, ns.
 const UNSURE_NS: u64 = 60_000_000_000;
 
-/// What the lanes of one association share about flushes. Touched by Flush only, and only for namespaces that were
-/// closed at least once.
+/// Flush state that the lanes of one association share. Touched by Flush only, and only for namespaces that were closed
+/// at least once.
 #[derive(Debug, Default)]
 pub struct FlushEpochs {
-    /// What the host knows of each; the first generation if it is not here.
+    /// The host's knowledge of each namespace; a missing entry stands for the first generation.
     known: Mutex<BTreeMap<NamespaceId, Known>>,
 }
 
@@ -50,16 +50,16 @@ pub(crate) type LanePlace = (u16, u32);
 struct Known {
     /// The generation from which on flushes cover all that this host has written.
     covered: Generation,
-    /// How the host was told.
+    /// The failed Flush that reported the loss to the host.
     told: Option<Told>,
 }
 
-/// A Flush that failed, and by that told the host of lost writes.
+/// A failed Flush, which reported lost writes to the host.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     lane: LanePlace,
     at_ns: u64,
-    /// What was covered before.
+    /// The generation that was covered before.
     before: Generation,
 }
 
@@ -71,7 +71,7 @@ impl FlushEpochs {
         }
     }
 
-    /// Whether a Flush that arrives now on this lane may succeed. If not, its failure tells the host of the loss.
+    /// Whether a Flush that arrives now on this lane may succeed. If not, its failure reports the loss to the host.
     pub(crate) fn may_flush(
         &self,
         namespace: NamespaceId,

@@ -1,8 +1,7 @@
 //! Names and identities derived where the configuration gives none: stable over restarts, and distinct from those of
 //! any other target. docs/design/identity.md lists their sources.
-//!
-//! They are UUIDs of version 5 below [`ROOT`]. The identity of a namespace in a file is not made of anything: it is
-//! random, and kept with the file ([`store::identity`]).
+//! They are UUIDs of version 5 below [`ROOT`]. The identity of a namespace in a file is not derived: it is random, and
+//! kept with the file ([`store::identity`]).
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -110,8 +109,8 @@ fn place(path: &Path) -> String {
     absolute.as_deref().unwrap_or(path).display().to_string()
 }
 
-/// What a device calls itself, and which part of it is meant; its path where it has no name. Paths of devices are given
-/// in the order in which they are found, and change owners.
+/// The name that a device reports, and the number of its partition; its path if it reports none. Paths of devices are
+/// given in the order in which they are found, and change owners.
 pub(crate) fn device_name(path: &Path) -> String {
     let own = || {
         let device = std::fs::canonicalize(path).ok()?;
@@ -132,8 +131,8 @@ pub(crate) fn device_name(path: &Path) -> String {
     own().unwrap_or_else(|| format!("path {}", place(path)))
 }
 
-/// Where the bytes are, without how: `file:PATH` or `device:PATH`; `None` for storage that is only there
-/// while the target runs.
+/// The location of the bytes without options: `file:PATH` or `device:PATH`; `None` for storage that exists only while
+/// the target runs.
 #[must_use]
 pub fn storage_name(spec: &Spec) -> Option<String> {
     match &spec.source {

@@ -346,7 +346,7 @@ impl Lane {
         self.doorbell.rings(commands, bytes, in_flight.into(), now_ns)
     }
 
-    /// Sends what is left of a TLS handshake or record. `Some` if the lane can send nothing else now.
+    /// Sends the rest of a TLS handshake or record. `Some` if the lane can send nothing else now.
     #[inline]
     fn flush_tls<I: Io<Message>>(&mut self, io: &mut I, socket: SocketId) -> Option<Flushed> {
         match self.tls.as_mut()?.flush(io, socket) {
@@ -501,8 +501,8 @@ impl Lane {
         true
     }
 
-    /// Closes its socket, if that is open. What the kernel may still read goes to the reactor, which keeps it until the
-    /// notices have come.
+    /// Closes its socket, if that is open. Buffers that the kernel may still read go to the reactor, which keeps them
+    /// until the notices have come.
     pub(crate) fn close_socket<I: Io<Message>>(&mut self, io: &mut I) {
         let Some(socket) = self.socket() else { return };
         if let Some(tls) = &mut self.tls {

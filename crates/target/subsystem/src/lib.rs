@@ -49,7 +49,7 @@ mod tls_socket;
 // The audit log: events of the control plane, written by a thread of its own.
 pub mod audit;
 
-// What reactors, the control plane and the operator send each other.
+// Messages between reactors, the control plane and the operator.
 pub mod key_value;
 pub mod message;
 pub mod state;

@@ -1,4 +1,4 @@
-//! Limits that hosts are told: one set of numbers for the control plane and the data path. All are enforced but for that
+//! Limits reported to hosts: one set of numbers for the control plane and the data path. All are enforced except that
 //! of Write Zeroes (WZSL): a longer one is executed, for hosts that do not read it.
 
 use wire::discovery::DISCOVERED_ADMIN_QUEUE_ENTRIES;

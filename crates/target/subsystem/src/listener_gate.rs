@@ -1,8 +1,8 @@
-//! What new connections of each listener pass: the addresses that they may come from, TLS and its keys, and what memcached
-//! clients are asked for. Shared by the reactors of one target, and changed by its operator.
+//! Checks of new connections by listener: allowed addresses, TLS and its keys, and the requirements on memcached
+//! clients. Shared by the reactors of one target, and changed by its operator.
 //!
-//! The operator makes it stricter before a change is applied, and lets more in only once the change is: whatever fails or
-//! ends in between, no connection gets in that neither the configuration before nor the one after lets in.
+//! The operator makes them stricter before a change is applied, and relaxes them only afterwards: whatever fails or
+//! ends in between, no connection is admitted that neither the old nor the new configuration admits.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use security::tls::{GeneratedKeys, Keyring, Policy, Session, Stream};
 use crate::allow_list::AllowList;
 use crate::memcached_trust::{MemcachedGate, MemcachedTrust};
 
-/// Addresses, policies of TLS, and keys. Looked at once for each connection when it is accepted, and when it connects a queue in
-/// clear.
+/// Addresses, policies of TLS, and keys. Checked once for each connection when it is accepted, and when it connects an
+/// unencrypted queue.
 #[derive(Debug, Default)]
 pub struct ListenerGate {
     state: Mutex<Gate>,
@@ -25,7 +25,7 @@ pub struct ListenerGate {
 
 #[derive(Debug, Default)]
 struct Gate {
-    /// Of all listeners: of one that is not here, no connection is served.
+    /// By listener; connections of a listener without an entry are not served.
     policies: BTreeMap<ListenerTag, Policy>,
     /// Addresses must be in each list of a listener. While a reload is applied there are two.
     allowed: BTreeMap<ListenerTag, Vec<AllowList>>,
@@ -35,13 +35,13 @@ struct Gate {
 /// How a new connection is served.
 #[derive(Debug)]
 pub(crate) enum Passage {
-    /// In clear.
+    /// Unencrypted.
     Clear,
     /// Through this stream.
     Tls(Box<Stream>),
 }
 
-/// How much a policy demands.
+/// The strictness of a policy.
 const fn rank(policy: Policy) -> u8 {
     match policy {
         Policy::Off => 0,
@@ -76,7 +76,7 @@ impl ListenerGate {
         self.lock().allowed.insert(listener, vec![allowed]);
     }
 
-    /// Lets in only addresses that are in this list, too.
+    /// Admits only addresses that are in this list, too.
     pub(crate) fn restrict_allowed(&self, listener: ListenerTag, allowed: AllowList) {
         self.lock().allowed.entry(listener).or_default().push(allowed);
     }
@@ -92,7 +92,7 @@ impl ListenerGate {
         self.lock().keyring = keyring;
     }
 
-    /// Keeps only the keys that this keyring has, too.
+    /// Drops the keys that this keyring does not have.
     pub(crate) fn restrict_keyring(&self, keyring: &Arc<Keyring>) {
         let mut gate = self.lock();
         gate.keyring = Arc::new(Keyring::common(&gate.keyring, Arc::clone(keyring)));
@@ -113,7 +113,7 @@ impl ListenerGate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How a new connection of this listener is served; `None` if it is not, because nothing is known of its listener.
+    /// How a new connection of this listener is served; `None` for an unknown listener.
     pub(crate) fn passage(&self, listener: ListenerTag, now_ns: u64) -> Option<Passage> {
         let gate = self.lock();
         let session = || {
@@ -129,12 +129,12 @@ impl ListenerGate {
         })
     }
 
-    /// Whether a queue may connect in clear: the policy may have changed since its connection was accepted.
+    /// Whether a queue may connect unencrypted: the policy may have changed since its connection was accepted.
     pub(crate) fn permits_clear(&self, listener: ListenerTag) -> bool {
         self.lock().policies.get(&listener).is_some_and(|policy| *policy != Policy::Required)
     }
 
-    /// Whether a queue that connects in clear must generate a key of TLS.
+    /// Whether a queue that connects unencrypted must generate a key of TLS.
     pub(crate) fn demands_key(&self, listener: ListenerTag) -> bool {
         self.lock().policies.get(&listener) == Some(&Policy::Concatenated)
     }
@@ -144,7 +144,7 @@ impl ListenerGate {
 mod tests {
     use super::*;
 
-    /// All policies, from the one that demands least on.
+    /// All policies, the least demanding first.
     const ALL: [Policy; 4] = [Policy::Off, Policy::Allowed, Policy::Concatenated, Policy::Required];
 
     #[test]

@@ -46,7 +46,7 @@ pub(crate) struct LogWaiters {
     held: VecDeque<Held>,
     /// Requests that arrived before the log was read, or while too many commands waited.
     arrived: VecDeque<PartitionRequest>,
-    /// What the first of them waits for.
+    /// The resource that the first of them waits for.
     shortage: Option<Shortage>,
     /// Whether it is counted as running in the namespace.
     is_counted: bool,
@@ -71,7 +71,7 @@ impl Default for LogWaiters {
     }
 }
 
-/// What a request waits for.
+/// The resource that a request waits for.
 #[derive(Clone, Copy)]
 enum Shortage {
     /// Memory: there may be some once the log has written more than this.
@@ -514,7 +514,7 @@ impl LogWaiters {
         self.take_in_again(io);
     }
 
-    /// Has the requests that wait taken in anew, and answered.
+    /// Sends the waiting requests to this reactor again, which answers them.
     fn take_in_again(&mut self, io: &mut impl Io<Message>) {
         for request in std::mem::take(&mut self.arrived) {
             io.post(io.reactor(), request.into());
@@ -566,7 +566,7 @@ impl LogWaiters {
         keys: &mut LoggedKeys<'_>,
         request: PartitionRequest,
     ) -> Option<PartitionRequest> {
-        // What asks or changes all partitions has no way to report that one of them did not take part.
+        // A request to all partitions cannot report that one of them did not take part.
         let waits = matches!(request.work, Work::Collect { .. });
         if keys.logged.failure().is_some() || keys.logged.is_slow() && !waits {
             return Some(request);
@@ -642,7 +642,7 @@ impl LogWaiters {
     }
 }
 
-/// What commands are answered that a log keeps from being executed.
+/// The answers to commands that a log keeps from being executed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
     /// To memcached clients.
@@ -711,7 +711,7 @@ impl From<FetchError> for Refusal {
     }
 }
 
-/// What a request needs to be executed.
+/// The resources that a request needs.
 #[derive(Clone, Copy, Default)]
 struct Needs<'a> {
     /// Bytes of values that it stores or reserves.
@@ -723,7 +723,7 @@ struct Needs<'a> {
 }
 
 impl<'a> Needs<'a> {
-    /// What a request needs; memcached commands are checked one by one. `room` receives a key that must be decoded.
+    /// The needs of a request; memcached commands are checked one by one. `room` receives a key that must be decoded.
     fn of(work: &'a Work, room: &'a mut [u8; KEY_BYTES_MAX]) -> Self {
         let (brought_bytes, change_bytes) = match work {
             Work::Act { key, action, .. } => {
@@ -744,7 +744,7 @@ impl<'a> Needs<'a> {
         Self { brought_bytes, change_bytes, needed: None }
     }
 
-    /// What a memcached command on `key` needs.
+    /// The needs of a memcached command on `key`.
     fn of_command(command: &Command<'_>, key: &'a [u8]) -> Self {
         let change_bytes = command.key.len() + command.value.len();
         Self {
@@ -771,7 +771,7 @@ fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId)], ref
 mod tests {
     use super::*;
 
-    /// A value that cannot be had for lack of memory is there: only a host that asks again, or another memory, gets it.
+    /// A value that memory is too short for still exists: the host may repeat the command.
     #[test]
     fn a_host_is_told_why_a_value_cannot_be_had() {
         let of_fetch = |error| Refusal::from(error).status;

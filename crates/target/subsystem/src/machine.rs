@@ -1,6 +1,6 @@
 //! The identity of this machine: part of every identity that a target derives.
 //!
-//! What the operator says (`machine` in the configuration, `--machine`, `$NVLANE_MACHINE_ID`), or else an id and the
+//! The operator's choice (`machine` in the configuration, `--machine`, `$NVLANE_MACHINE_ID`), or else an id and the
 //! hardware:
 //!
 //! 1. the id: `/etc/machine-id`; `/var/lib/dbus/machine-id` where there is no `/etc/machine-id`, not even an empty one (then
@@ -176,7 +176,7 @@ impl Sources {
         Machine { identity: identity.unwrap_or(of_id), of_id }
     }
 
-    /// What is kept, of this machine or of one that it is a clone of.
+    /// The kept identities, of this machine or of one that it is a clone of.
     fn kept(&self) -> impl Iterator<Item = Kept> {
         self.state.iter().filter_map(|directory| Kept::read(directory))
     }

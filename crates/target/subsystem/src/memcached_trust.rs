@@ -1,5 +1,5 @@
-//! What memcached listeners ask of their clients: TLS with a certificate, and a user with a password. Shared by the reactors
-//! of one target, and changed by its operator.
+//! Requirements of memcached listeners on their clients: TLS with a certificate, and a user with a password. Shared by
+//! the reactors of one target, and changed by its operator.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,22 +9,22 @@ use reactor::ListenerTag;
 use security::tls::{ClientCertificates, ServerCertificate, Session, Stream};
 use security::users::Users;
 
-/// What a memcached listener asks of its clients.
+/// The requirements of a memcached listener on its clients.
 #[derive(Clone, Debug, Default)]
 pub struct MemcachedTrust {
-    /// The certificate of TLS; `None` for connections in clear.
+    /// The certificate of TLS; `None` for unencrypted connections.
     pub tls: Option<Arc<ServerCertificate>>,
     /// A client must be in each of these lists. While a reload is applied there are two.
     pub users: Vec<Arc<Users>>,
 }
 
 impl MemcachedTrust {
-    /// How much TLS demands.
+    /// The strictness of its TLS.
     fn tls_rank(&self) -> Option<ClientCertificates> {
         self.tls.as_ref().map(|certificate| certificate.clients())
     }
 
-    /// The one that demands as much as both, with the certificate of `other` if that demands no less.
+    /// The requirements of both, with the certificate of `other` if that demands no less.
     fn restricted_by(&self, other: &Self) -> Self {
         let tls = if other.tls_rank() >= self.tls_rank() { &other.tls } else { &self.tls };
         let mut users = self.users.clone();
@@ -47,14 +47,14 @@ impl MemcachedTrust {
 /// How a new connection is served.
 #[derive(Debug)]
 pub(crate) struct MemcachedPassage {
-    /// The stream of TLS; `None` in clear.
+    /// The stream of TLS; `None` without TLS.
     pub(crate) tls: Option<Box<Stream>>,
     /// Whether the client has to authenticate with a user and a password.
     pub(crate) authenticates: bool,
     pub(crate) trust: ListenerTrust,
 }
 
-/// What each memcached listener asks of its clients: looked at once for each connection, and when a client authenticates.
+/// The requirements of each memcached listener: checked once for each connection, and when a client authenticates.
 #[derive(Debug, Default)]
 pub(crate) struct MemcachedGate(Mutex<BTreeMap<ListenerTag, MemcachedTrust>>);
 
@@ -63,12 +63,12 @@ impl MemcachedGate {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets it for connections, and for authentications, from now on.
+    /// Sets the requirements for connections and authentications from now on.
     pub(crate) fn set(&self, listener: ListenerTag, trust: MemcachedTrust) {
         self.lock().insert(listener, trust);
     }
 
-    /// Has a listener demand as much as both what it demands and this.
+    /// Adds these requirements to those of a listener.
     pub(crate) fn restrict(&self, listener: ListenerTag, trust: &MemcachedTrust) {
         let mut known = self.lock();
         let restricted =
@@ -76,12 +76,12 @@ impl MemcachedGate {
         known.insert(listener, restricted);
     }
 
-    /// What a listener asks of its clients.
+    /// The requirements of a listener.
     pub(crate) fn get(&self, listener: ListenerTag) -> Option<MemcachedTrust> {
         self.lock().get(&listener).cloned()
     }
 
-    /// How a new connection of this listener is served; `None` if it is not, because nothing is known of its listener.
+    /// How a new connection of this listener is served; `None` for an unknown listener.
     pub(crate) fn passage(&self, listener: ListenerTag) -> Option<MemcachedPassage> {
         let trust = self.get(listener)?;
         let tls = trust.tls.as_ref().map(|certificate| {
@@ -98,7 +98,7 @@ impl MemcachedGate {
         password: &[u8],
     ) -> Result<String, Option<String>> {
         let lists = self.get(listener).map(|trust| trust.users).unwrap_or_default();
-        // Without a list nobody has to authenticate any more, but this connection began when there was one.
+        // Without a list nobody has to authenticate any more, but this connection began when there was a list.
         let found: Vec<Option<&str>> = lists.iter().map(|users| users.find(name, password)).collect();
         match found.first() {
             Some(Some(user)) if found.iter().all(Option::is_some) => Ok((*user).to_owned()),
@@ -148,7 +148,7 @@ mod tests {
         gate.restrict(1, &users("b:2\nc:3\n"));
         assert_eq!(gate.authenticate(1, b"b", b"2"), Ok("b".into()));
         assert!(gate.authenticate(1, b"a", b"1").is_err() && gate.authenticate(1, b"c", b"3").is_err());
-        // Nor does a listener that is to ask nobody any more let anybody in before.
+        // Nor does a listener that will ask nobody any more admit anybody before.
         gate.restrict(1, &MemcachedTrust::default());
         assert!(gate.passage(1).expect("known").authenticates);
         gate.set(1, MemcachedTrust::default());

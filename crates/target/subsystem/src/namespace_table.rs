@@ -11,7 +11,7 @@ use crate::access::HostRights;
 use crate::namespace_traffic::NamespaceTraffic;
 use crate::subsystem::{NamespaceId, SubsystemId};
 
-/// One version of what there is.
+/// One version of the namespaces.
 #[derive(Debug, Default)]
 pub struct NamespaceTable {
     /// Grows with each change.
@@ -25,7 +25,7 @@ pub struct NamespaceTable {
 pub struct NamespaceEntry {
     /// Its number in its subsystem. Entries are sorted by it.
     pub nsid: Nsid,
-    /// What reactors know its storage by.
+    /// The id by which reactors know its storage.
     pub id: NamespaceId,
     /// Its storage.
     pub store: Store,

@@ -29,7 +29,7 @@ impl NamespaceTraffic {
         Self { reactors: (0..reactor_count).map(|_| ReactorTraffic::default()).collect() }
     }
 
-    /// The counters that a reactor writes; `None` if it is none of those that were announced.
+    /// The counters that a reactor writes; `None` if it is not one of the announced ones.
     #[inline]
     #[must_use]
     pub fn of(&self, reactor: usize) -> Option<&ReactorTraffic> {

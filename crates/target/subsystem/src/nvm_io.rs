@@ -154,7 +154,7 @@ impl<I: Io<Message>> Start<'_, I> {
             DataPointer::Other { .. } => return Err(Status::SGL_TYPE_INVALID.with_dnr()),
         }
         let pool = self.io.pool();
-        // What lies where it can be sent from takes no buffer, and waits for none.
+        // A payload that can be sent from its storage takes no buffer, and waits for none.
         let buffers = self.commands.may_take(pool, self.caller.owner, length).then_some(pool);
         let blocks = self.commands.namespaces.blocks_mut(extent.at);
         match blocks.backend.read_now(buffers, extent.offset, length, self.caller.needs_stable_copy) {
@@ -244,7 +244,7 @@ impl<I: Io<Message>> Start<'_, I> {
             Some(Ok(false)) => Err(compare_failure()),
             Some(Err(error)) => Err(status_of(error, true)),
             None => {
-                // It may hold one already, as others may that wait for their second.
+                // It may hold one buffer already, as may others that wait for their second.
                 let Some(buffer) = self.commands.take_critical(self.io.pool(), length) else {
                     return Ok(self.wait());
                 };

@@ -1,4 +1,4 @@
-//! Statuses of the NVM command set: how commands end that a backend has failed, or that were refused. wire §17
+//! Statuses of the NVM command set: for commands that a backend has failed, or that were refused. wire §17
 
 use store::StoreError;
 use wire::status::Status;
@@ -8,8 +8,7 @@ pub(crate) fn compare_failure() -> Status {
     Status::COMPARE_FAILURE.with_dnr()
 }
 
-/// Writes to the namespace may be lost that came before it was reopened. Not to be retried: the next Flush does not
-/// cover them.
+/// Writes issued before the namespace was reopened may be lost. Not to be retried: the next Flush does not cover them.
 pub(crate) fn lost_before_flush() -> Status {
     Status::WRITE_FAULT.with_dnr()
 }
@@ -26,7 +25,7 @@ pub(crate) fn status_of(error: StoreError, is_read: bool) -> Status {
         StoreError::NoSpace | StoreError::FileSizeLimit => Status::CAPACITY_EXCEEDED.with_dnr(),
         StoreError::ReadFailed(_) => Status::UNRECOVERED_READ_ERROR,
         StoreError::WriteFailed(_) => Status::WRITE_FAULT,
-        // Ready again only when the operator has it reopened: an event tells hosts.
+        // Ready again only when the operator has reopened it: an event notifies hosts.
         StoreError::Closed => Status::NAMESPACE_NOT_READY.with_dnr(),
         StoreError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
         // A part of the command may have been carried out: it is not "not ready".

@@ -1,7 +1,6 @@
 //! The operator: opens storage, binds sockets, orders changes from the control plane, and records the running
 //! configuration.
-//!
-//! All that may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an
+//! All work that may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an
 //! [`Order`] reaches the control plane.
 
 mod diff;
@@ -117,9 +116,9 @@ pub struct Operator {
     /// As they were when the secrets were last read.
     passed: PassedSources,
     next_tag: ListenerTag,
-    /// What new connections go through.
+    /// The checks of new connections.
     gate: Arc<ListenerGate>,
-    /// Whether reloads keep what connected hosts use.
+    /// Whether reloads keep namespaces that connected hosts use.
     keeps_used: bool,
     /// Number of reactors that share the storage.
     reactor_count: usize,
@@ -276,7 +275,7 @@ impl Operator {
         &self.discovery_nqn
     }
 
-    /// What new connections go through.
+    /// The checks of new connections.
     #[must_use]
     pub fn gate(&self) -> &Arc<ListenerGate> {
         &self.gate
@@ -743,7 +742,8 @@ fn remove_first<T>(list: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {
     }
 }
 
-/// Reads the keys of TLS, and has the library start if a listener speaks TLS: the first handshake does not wait for it then.
+/// Reads the keys of TLS, and starts the library if a listener speaks TLS: the first handshake does not wait for it
+/// then.
 fn read_keyring(config: &TargetConfig, discovery_nqn: &Nqn) -> Result<Arc<Keyring>, Vec<Problem>> {
     let keyring = config.read_tls_keys()?.with_discovery(discovery_nqn.clone());
     if config.listeners.iter().any(|listener| listener.tls != TlsPolicy::Off)
@@ -754,8 +754,8 @@ fn read_keyring(config: &TargetConfig, discovery_nqn: &Nqn) -> Result<Arc<Keyrin
     Ok(Arc::new(keyring))
 }
 
-/// An address may come after the target: by DHCP, with a container's network, or once IPv6 has found that no other machine
-/// has it.
+/// An address may be assigned after the target starts: by DHCP, with a container's network, or once IPv6 has found that
+/// no other machine has it.
 fn bind(address: SocketAddr) -> Result<Listener, String> {
     let bound = waiting::bind(address).or_else(|error| {
         if error.kind() != std::io::ErrorKind::AddrNotAvailable {

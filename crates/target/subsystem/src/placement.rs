@@ -242,7 +242,7 @@ impl Placement {
                 let is_asked_for = policy == Policy::Load;
                 self.counters.by_load += u64::from(is_asked_for);
                 self.counters.fell_back += u64::from(!is_asked_for);
-                // Where it is, unless another has less to do: a move is not for nothing.
+                // Where it is, unless another reactor has less to do: no move without gain.
                 self.least(at, |share| share.io_lanes + share.active)
             }
         };

@@ -141,9 +141,9 @@ pub(crate) type LockNumber = u64;
 /// Both halves of a fused Compare and Write, ready to execute.
 #[derive(Debug)]
 pub(crate) struct FusedPair {
-    /// What the Compare compares with.
+    /// The data of the Compare.
     pub(crate) expected: Supply,
-    /// What the Write writes.
+    /// The data of the Write.
     pub(crate) data: Supply,
     /// First byte of both.
     pub(crate) offset: u64,
@@ -176,7 +176,7 @@ pub(crate) struct Copy {
     destination: u64,
     /// Bytes of the next range that were copied from its end already.
     tail: u64,
-    /// Which range the part under way belongs to: the lowest that is not copied, if that fails.
+    /// The source range being copied; reported as the lowest uncopied range if that fails.
     pub(crate) range: u32,
     next_range: u32,
     /// Where that part goes.
@@ -203,8 +203,8 @@ impl Copy {
         }
     }
 
-    /// The next part to read, at most `bytes_max`. A range that is moved up onto itself begins with its end: what is
-    /// still to be read must not be overwritten.
+    /// The next part to read, at most `bytes_max`. A range that is moved up onto itself begins with its end, so that no
+    /// bytes are overwritten before they are read.
     pub(crate) fn next_part(&mut self, bytes_max: u64) -> Option<Range<u64>> {
         let source = self.sources.last_mut()?;
         let count = bytes_max.min(source.end - source.start);
@@ -265,7 +265,7 @@ impl Running {
                 let command = BlockCommand::from_sqe(&self.sqe);
                 Some(command.slba..command.slba + u64::from(command.blocks))
             }
-            // Of these the ranges are many: all of the namespace is a safe answer.
+            // Their ranges are many: all of the namespace is a safe answer.
             NvmOpcode::DATASET_MANAGEMENT | NvmOpcode::COPY => Some(0..u64::MAX),
             _ => None,
         }
@@ -373,7 +373,7 @@ impl RunningTable {
         Some(Ticket(u64::from(self.entries[index].generation) << 32 | index as u64))
     }
 
-    /// Commands of a lane that have something running which cannot be taken back.
+    /// Commands of a lane that have an operation running which cannot be taken back.
     pub(crate) fn count_of_lane(&self, lane: u32, of_generation: u32) -> u32 {
         let is_of_lane = |running: &&Running| running.owner.is_of_lane(lane, of_generation);
         let count = self.iter().filter(is_of_lane).count();

@@ -227,9 +227,8 @@ impl Target {
         self.addresses[0].post(Message::Placement(PlacementMessage::SetPriorities(priorities)));
     }
 
-    /// Reads certificates and users of memcached listeners again, reopens namespaces that are closed, and the file of the
-    /// audit log, then does the same as
-    /// [`look_after_storage`](Self::look_after_storage).
+    /// Reads certificates and users of memcached listeners again, reopens closed namespaces and the file of the audit
+    /// log, then does the same as [`look_after_storage`](Self::look_after_storage).
     pub fn reopen_closed(&mut self) -> Report {
         let audit = self.audit.reopen();
         let mut report = self.operator.reread_memcached_trust();

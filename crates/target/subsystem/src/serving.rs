@@ -48,7 +48,7 @@ use timers::{
 /// Maximum size of one receive: whole caravans in few calls, into memory that stays in the cache.
 const STAGING_BYTES: usize = 256 * 1024;
 
-/// How long a resize of memory waits for what is in its way, ns.
+/// Time that a resize of memory waits for obstacles, ns.
 const RESIZE_WAIT_NS: u64 = 20_000_000;
 
 /// The reactor of the control plane.
@@ -79,9 +79,9 @@ pub struct Serving {
     by_socket: Vec<u32>,
     lanes: LaneServer,
     memcached: MemcachedConnections,
-    /// Memcached connections of all reactors that watch what happens.
+    /// Memcached connections of all reactors that watch events.
     watchers: Arc<Watchers>,
-    /// Whether any did in the last turn.
+    /// Whether there were any in the last turn.
     was_watched: bool,
     home: Option<Home>,
     gate: Arc<ListenerGate>,
@@ -442,7 +442,7 @@ impl Application for Serving {
         }
         let of = |local| home.priorities.iter().find(|wanted| wanted.matches(local));
         if let Some(wanted) = connection.local.and_then(of) {
-            // Where it is refused, its packets leave with the others; the owner of the target was told.
+            // Where it is refused, its packets leave with the others; the owner of the target has been notified.
             let _ = connection.set_priority(wanted.priority);
         }
         let arrival = connection.arrival();

@@ -64,7 +64,7 @@ pub struct ListenerState {
     pub discovery: bool,
 }
 
-/// A memcached listener, and what it asks of clients.
+/// A memcached listener and its requirements on clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemcachedListenerState {
     /// The bound address.
@@ -137,7 +137,7 @@ pub struct NamespaceState {
     pub recovery: Option<RecoveryState>,
     /// Its keys and values; `None` if it has blocks.
     pub pairs: Option<PairsState>,
-    /// Damage found in its logs and passed over; `None` if there is none, or without logs.
+    /// Damage found and skipped in its logs; `None` if there is none, or without logs.
     pub damage: Option<DamageState>,
 }
 
@@ -176,9 +176,9 @@ pub struct LogState {
 pub struct DamageState {
     /// Damaged places.
     pub count: u64,
-    /// Keys whose values are lost by that.
+    /// Keys whose values are lost by the damage.
     pub lost_key_count: u64,
-    /// Records of unknown keys that are lost by that.
+    /// Records of unknown keys that are lost by the damage.
     pub lost_unknown_count: u64,
 }
 
@@ -288,7 +288,7 @@ pub struct BuffersState {
     pub waited_count: u64,
     /// Lanes with commands that wait for a buffer now.
     pub waiting_lanes: usize,
-    /// How often a lane was held back because its host did not read.
+    /// Times that a lane was held back because its host did not read.
     pub held_back_count: u64,
 }
 

@@ -79,7 +79,7 @@ impl Stopwatch {
         self.stage = Stage::Idle;
     }
 
-    /// The command of this slot goes no further, or not the way that is followed.
+    /// The command of this slot ends, or leaves the path that is measured.
     pub(crate) fn forget(&mut self, slot: Slot) {
         if matches!(self.stage, Stage::Data(followed) | Stage::Backend(followed) if followed == slot) {
             self.stage = Stage::Idle;

@@ -104,7 +104,7 @@ pub struct Namespace {
     pub id: NamespaceId,
     /// Its storage.
     pub store: Store,
-    /// What hosts have done with its storage since that was added, through whichever subsystem.
+    /// Traffic of hosts with its storage since that was added, through any subsystem.
     pub traffic: Arc<NamespaceTraffic>,
     /// Stable over restarts, the same on every target that serves it, unlike any other's.
     pub uuid: Uuid,

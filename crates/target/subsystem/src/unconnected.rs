@@ -1,6 +1,6 @@
-//! Connections that no queue belongs to, or whose memcached client is not let in yet: each costs its peer next to nothing,
-//! so their number is limited. Beyond the limit the oldest is closed: an honest peer gets past this within milliseconds, a
-//! flooding one does not.
+//! Connections that no queue belongs to, or whose memcached client is not admitted yet: each costs its peer next to
+//! nothing, so their number is limited. Beyond the limit the oldest is closed: an honest peer gets past this within
+//! milliseconds, a flooding one does not.
 
 /// The end of the list.
 const NONE: u32 = u32::MAX;

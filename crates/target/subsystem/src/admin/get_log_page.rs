@@ -1,8 +1,8 @@
 //! Get Log Page. wire §11
 //!
-//! Pages are built whole and cut to the range the host requested; bytes past the end read as zero. The discovery log and
-//! the list of changed namespaces are taken by a read from offset 0 and kept for its later parts, so that these are
-//! consistent. A part without RAE clears the events that the log told of when it was taken, and no later ones.
+//! Pages are built whole and cut to the range the host requested; bytes past the end read as zero. The discovery log
+//! and the list of changed namespaces are taken by a read from offset 0 and kept for its later parts, so that these are
+//! consistent. A part without RAE clears the events that were pending when the log was taken, and no later ones.
 
 mod effects;
 mod health;

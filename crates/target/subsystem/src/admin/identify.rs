@@ -45,7 +45,7 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
         return Err(Status::INVALID_OPCODE.with_dnr());
     }
     let data = match command.cns {
-        // What is about the controller or the subsystem takes any NSID, as nvmet and SPDK do. wire §10
+        // Structures of the controller or the subsystem are returned for any NSID, as by nvmet and SPDK. wire §10
         Cns::CONTROLLER => controller::identify(record, around),
         Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => of_namespace(around, sqe, |space| {
             let blocks = space.store.blocks().ok_or(Status::INVALID_COMMAND_SET.with_dnr())?;

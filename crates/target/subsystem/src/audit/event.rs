@@ -11,7 +11,7 @@ use wire::nqn::{HostId, HostName, Nqn};
 
 use super::line::Line;
 
-/// What TLS a connection uses.
+/// The TLS parameters of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsInUse {
     /// The cipher suite.
@@ -69,7 +69,7 @@ pub(crate) enum Event {
     /// The host of a queue has not authenticated.
     AuthenticationFailed {
         queue: OfQueue,
-        /// It had authenticated before.
+        /// Whether it had authenticated before.
         again: bool,
         reason: String,
     },
@@ -85,7 +85,7 @@ pub(crate) enum Event {
         /// Who has ended it: the host, the target, or the network.
         closed_by: &'static str,
         reason: &'static str,
-        /// What the host has done, or not done.
+        /// The act or omission of the host.
         detail: Option<String>,
     },
 }
@@ -97,7 +97,7 @@ pub struct OfMemcached {
     pub(crate) listener: Option<SocketAddr>,
     /// The user; `None` if there is no such user, or none was asked for.
     pub(crate) user: Option<String>,
-    /// What TLS has agreed on; `None` in clear.
+    /// The TLS parameters; `None` without TLS.
     pub(crate) tls: Option<WithCertificate>,
 }
 

@@ -19,14 +19,14 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the storage of the file is full or fails for the moment: no mistake of who named it.
+/// Whether the storage of the file is full or fails for the moment: not an error of the configured path.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     let is_full = matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem);
     is_full || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// Why there can be no audit log of this name, as far as can be seen without creating it.
+/// Why there can be no audit log of this name, as far as that can be found without creating it.
 pub(crate) fn inspect(path: &Path) -> Result<(), String> {
     let shown = path.display();
     if path.as_os_str().is_empty() || path.as_os_str() == "-" {

@@ -40,12 +40,12 @@ impl Line<'_> {
         string(self.text, value);
     }
 
-    /// A value as it is shown.
+    /// A value in its `Display` form.
     pub(super) fn shown(&mut self, name: &str, value: impl Display) {
         self.text(name, &value.to_string());
     }
 
-    /// A value that may be absent, and then has no member.
+    /// A value in its `Display` form; no member if it is absent.
     pub(super) fn optional(&mut self, name: &str, value: Option<impl Display>) {
         if let Some(value) = value {
             self.shown(name, value);
@@ -83,7 +83,7 @@ fn string(text: &mut Vec<u8>, value: &str) {
             ' '..='~' => text.push(char as u8),
             _ => {
                 for unit in char.encode_utf16(&mut units) {
-                    // Memory takes everything.
+                    // Writing to memory cannot fail.
                     let _ = write!(text, "\\u{unit:04x}");
                 }
             }
@@ -103,7 +103,7 @@ fn timestamp(time: SystemTime) -> String {
 
 /// Year, month and day of the Gregorian calendar, this many days after 1970-01-01.
 fn date(days: u64) -> (u64, u64, u64) {
-    // Years that begin in March end with the day that leap years have more. An era has 400 years.
+    // Years that begin in March end with the leap day. An era has 400 years.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

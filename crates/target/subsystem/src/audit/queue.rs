@@ -14,7 +14,7 @@ use super::Event;
 use super::line::Line;
 use crate::allowance::{Allowances, Rate};
 
-/// Events that wait at most: about 2 MiB.
+/// Maximum number of events in the queue: about 2 MiB.
 const EVENT_COUNT_MAX: usize = 4096;
 
 /// Lines of one kind for one source.
@@ -77,7 +77,7 @@ pub struct AuditState {
     pub error: Option<String>,
 }
 
-/// What the writer has to do.
+/// Work for the writer.
 pub(super) struct Work {
     pub(super) events: VecDeque<(SystemTime, Event)>,
     /// New destinations, in order.
@@ -95,7 +95,7 @@ pub(super) struct Queue {
     state: Mutex<State>,
     /// For the writer: there is work.
     work: Condvar,
-    /// For who closes the queue: the writer has ended.
+    /// For the thread that closes the queue: the writer has ended.
     ended: Condvar,
 }
 
@@ -104,7 +104,7 @@ struct State {
     events: VecDeque<(SystemTime, Event)>,
     allowances: Allowances,
     omitted: Omitted,
-    /// The writer waits for the time to tell of omitted lines: a flood of them does not wake it.
+    /// The writer knows of omitted lines and waits until it may count them in a line: further ones do not wake it.
     is_omission_known: bool,
     written_count: u64,
     error: Option<String>,
@@ -222,7 +222,7 @@ impl Queue {
         }
     }
 
-    /// Has the writer end, and waits for that at most so long.
+    /// Ends the writer, and waits for that at most this long.
     pub(super) fn close(&self, wait: Duration) {
         self.is_on.store(false, Ordering::Relaxed);
         let mut state = self.lock();

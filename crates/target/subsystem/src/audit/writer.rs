@@ -36,7 +36,7 @@ pub(super) fn run(queue: &Queue) {
         let omitted = Omitted { not_written: omitted.not_written + lost as u64, ..omitted };
         if omitted != told && (is_last || Instant::now() >= summary_at) {
             let mut summary = Lines::default();
-            // Counted since the line of this kind before.
+            // Counted since the previous line of this kind.
             let since = omitted.since(told);
             summary.add(SystemTime::now(), "lines_omitted", |line| since.write(line));
             let (written, error) = output.write(&summary);

@@ -354,7 +354,7 @@ impl TargetConfig {
     fn check_tls(&self, findings: &mut Findings) {
         let with_tls = self.listeners.iter().position(|listener| listener.tls != TlsPolicy::Off);
         let with_key = self.subsystems.iter().position(|subsystem| !subsystem.tls_keys.is_empty());
-        // Where TLS is allowed, hosts with a secret get a key from an authentication in clear.
+        // Where TLS is allowed, hosts with a secret generate a key by authenticating on an unencrypted connection.
         let is_allowed = self
             .listeners
             .iter()
@@ -515,7 +515,7 @@ fn not_listenable(address: SocketAddr) -> Option<String> {
     Some(format!("cannot listen on {address}, {what}: take one of this machine, or 0.0.0.0 or [::] for all"))
 }
 
-/// Words for all hosts in lists of hosts, where they are names like any other and let nobody in.
+/// Wildcards in lists of hosts, where they are ordinary names, which no host has.
 fn check_hosts(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings) {
     let mut check = |place, access: &Access| {
         let Access::Only(hosts) = access else { return };
@@ -533,7 +533,8 @@ fn check_hosts(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings) 
     }
 }
 
-/// Secrets that protect nothing, because another name, or none, leads in as well.
+/// Secrets that protect nothing: hosts connect under other names without one, or their names are not allowed to
+/// connect.
 fn check_secrets(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings) {
     let authentication = &subsystem.authentication;
     match &subsystem.access {

@@ -527,7 +527,7 @@ impl Reader<'_> {
         if let Some(in_place) = raw.in_place
             && let Some(bytes) = self.size(&in_place)
         {
-            // No data is longer than memory.
+            // No data is longer than the address space.
             reactors.in_place_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         }
         self.set(&mut reactors.zero_copy, raw.zero_copy);

@@ -10,8 +10,8 @@ use super::{Place, Problem, TargetConfig, Threads};
 use crate::audit;
 
 impl TargetConfig {
-    /// What is not in order with the storage, the cores, the secrets and the audit log, as far as can be seen without creating or growing anything.
-    /// May block.
+    /// Problems of the storage, the cores, the secrets and the audit log, as far as they can be found without creating
+    /// or growing anything. May block.
     #[must_use]
     pub fn inspect(&self) -> Vec<Problem> {
         let mut problems = Vec::new();

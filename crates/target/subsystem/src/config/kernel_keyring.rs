@@ -33,7 +33,7 @@ fn find(description: &str) -> Result<Key, String> {
     Err(why(missing, description))
 }
 
-/// What failed, and the remedy.
+/// The failure, and the remedy.
 fn why(error: KeyError, description: &str) -> String {
     match error {
         KeyError::KeyDoesNotExist => format!(

@@ -8,7 +8,7 @@ use reactor::with_numbered_zone;
 /// interface, as in `[fe80::1%eth0]:4420`.
 ///
 /// # Errors
-/// What is wrong, with an example.
+/// The error, with an example.
 pub fn listen_address(text: &str, port: u16) -> Result<SocketAddr, String> {
     let numbered =
         with_numbered_zone(text).map_err(|error| format!("\"{text}\" names no interface here: {error}"))?;

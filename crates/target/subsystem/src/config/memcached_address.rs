@@ -23,7 +23,7 @@ pub enum MemcachedAddress {
 
 impl MemcachedAddress {
     const PREFIX: &str = "unix:";
-    /// Longest path, bytes: what the kernel has room for.
+    /// Longest path, bytes: the limit of the kernel.
     const PATH_BYTES_MAX: usize = 107;
     /// Permissions unless others are given: the user of the target.
     const MODE: u32 = 0o600;
@@ -45,7 +45,7 @@ impl MemcachedAddress {
         }
     }
 
-    /// It with the actual port of its listener.
+    /// This address with the actual port of its listener.
     pub(crate) fn bound(&self, listener: &Listener) -> Self {
         match self {
             Self::Ip(_) => listener.address().into(),

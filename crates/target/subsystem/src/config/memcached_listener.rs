@@ -1,4 +1,4 @@
-//! Listeners for memcached clients: their addresses, and what they ask of clients.
+//! Listeners for memcached clients: their addresses, and their requirements on clients.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
 pub struct MemcachedListenerConfig {
     /// Where clients connect.
     pub address: MemcachedAddress,
-    /// TLS; `None` for connections in clear.
+    /// TLS; `None` for unencrypted connections.
     pub tls: Option<MemcachedTlsConfig>,
     /// Where the users and their passwords are; `None` if clients do not authenticate.
     pub users: Option<SecretSource>,
@@ -79,7 +79,7 @@ impl MemcachedListenerConfig {
     /// Reads certificates and users. May block.
     ///
     /// # Errors
-    /// What cannot be read or used, and why.
+    /// The text that cannot be read or used, and why.
     pub(crate) fn read_trust(&self) -> Result<MemcachedTrust, String> {
         let tls = self.tls.as_ref().map(MemcachedTlsConfig::read).transpose()?;
         let users = self.users.as_ref().map(read_users).transpose()?;
@@ -101,7 +101,7 @@ impl MemcachedTlsConfig {
         };
         let certificate = ServerCertificate::new(texts, self.clients).map_err(|error| self.located(error))?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // No error: a target that is started again serves everybody else all the same.
+        // Not an error: a target that is restarted must still serve everybody else.
         if let Some(problem) = certificate.invalid_at(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)) {
             tracing::warn!("{}: {problem}: memcached clients will refuse it", self.certificate);
         }
@@ -119,7 +119,7 @@ impl MemcachedTlsConfig {
     }
 }
 
-/// The key under which this process keeps passwords: one for all lists, so that a list which has changed is known.
+/// The key under which this process keeps passwords: one for all lists, so that changes of a list are detected.
 fn users_key() -> Result<[u8; 32], String> {
     static KEY: OnceLock<[u8; 32]> = OnceLock::new();
     if let Some(key) = KEY.get() {
@@ -137,10 +137,10 @@ fn read_users(source: &SecretSource) -> Result<Users, String> {
 }
 
 impl TargetConfig {
-    /// Reads what each memcached listener asks of clients, in order. May block.
+    /// Reads the requirements of each memcached listener on its clients, in order. May block.
     ///
     /// # Errors
-    /// What cannot be read or used.
+    /// The files that cannot be read or used.
     pub(crate) fn read_memcached_trust(&self) -> Result<Vec<MemcachedTrust>, Vec<Problem>> {
         let (mut read, mut problems) = (Vec::new(), Vec::new());
         for (at, listener) in self.memcached.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! Secrets that a process is passed when it starts: variables of its environment, and credentials of systemd, copies that
-//! only `RefreshOnReload=credentials` (systemd 260) renews. To read them again tells nothing of the originals.
+//! Secrets that a process is passed when it starts: variables of its environment, and credentials of systemd, copies
+//! that only `RefreshOnReload=credentials` (systemd 260) renews. Reading them again does not show changes of the
+//! originals.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +26,7 @@ impl PassedSources {
         Self(passed.collect())
     }
 
-    /// What an operator who has replaced an original has to do, for each of these that has not been passed again since
+    /// The remedy for an operator who has replaced an original, for each of these that has not been passed again since
     /// `before`.
     pub(crate) fn stale_since(&self, before: &Self) -> impl Iterator<Item = String> {
         self.0.iter().filter(|(source, copy)| before.0.get(source) == Some(copy)).map(|(source, _)| {

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use super::{Place, Problem, TargetConfig, kernel_keyring};
 use crate::authentication::{Authentication, Secrets};
 
-/// A text of a secret is shorter by far.
+/// Limit of a file with a secret, bytes; the text of a secret is far shorter.
 const FILE_BYTES_MAX: usize = 4096;
 
 /// Where a secret is: `file:PATH`, `env:NAME`, `credential:NAME` for a systemd credential, or `keyring:NAME` for a key in
@@ -142,7 +142,7 @@ impl SecretSource {
     /// Reads the secret or key. May block.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// It cannot be read, or is malformed.
     pub fn read<K: FromStr<Err: fmt::Display>>(&self) -> Result<K, String> {
         let secret = self.read_text(FILE_BYTES_MAX, Kind::Secret)?;
         secret.trim().parse::<K>().map_err(|why| format!("{self}: {why}"))
@@ -217,7 +217,7 @@ fn read_file(path: &Path, bytes_max: usize, kind: Kind) -> io::Result<Zeroizing<
     read_all(file, bytes_max)
 }
 
-/// What lets this process read a file that it may not read.
+/// The remedy for a file that this process may not read.
 fn remedy(path: &Path, error: &io::Error) -> String {
     let (user, path) = (rustix::process::geteuid().as_raw(), path.display());
     format!(
@@ -226,7 +226,7 @@ fn remedy(path: &Path, error: &io::Error) -> String {
     )
 }
 
-/// As [`read_secret_file`], of what is open already.
+/// As [`read_secret_file`], from an open file.
 ///
 /// # Errors
 /// As [`read_secret_file`].

@@ -1,4 +1,4 @@
-//! What is valid in a configuration, and protects less than it may seem to.
+//! Warnings about valid configurations that protect less than they may seem to.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::allow_list::AllowList;
 use crate::subsystem::Access;
 
 impl TargetConfig {
-    /// Lists of hosts whose names need no proof, and listeners that let in anyone from elsewhere; empty if there are none.
+    /// Lists of hosts whose names need no proof, and listeners that admit anyone from elsewhere; empty without any.
     #[must_use]
     pub fn warnings(&self) -> Vec<Problem> {
         let serving = || self.listeners.iter().filter(|listener| listener.subsystems);
-        // Where keys are generated, a host in clear has a secret.
+        // Where keys are generated, a host without TLS has a secret.
         let protects =
             |listener: &ListenerConfig| matches!(listener.tls, TlsPolicy::Concatenated | TlsPolicy::Required);
         let (requires_tls, is_protected) =
@@ -35,7 +35,7 @@ impl TargetConfig {
         warnings
     }
 
-    /// Discovery that no host can ask for: in clear it is refused, and no host has a key for it.
+    /// Discovery that no host can use: unencrypted connections are refused, and no host has a key for it.
     fn warn_of_lost_discovery(&self, warnings: &mut Vec<Problem>) {
         let mut with_discovery =
             self.listeners.iter().enumerate().filter(|(_, listener)| listener.discovery).peekable();

@@ -83,7 +83,7 @@ impl Change<'_> {
                 let before = mem::replace(&mut known.authentication, authentication);
                 if !before.has_same_secrets(&known.authentication) {
                     let until_ns = self.now_ns.saturating_add(overlap_ms.saturating_mul(MILLISECOND_NS));
-                    // Keys that hosts have generated with secrets of before end with those.
+                    // Keys that hosts have generated with earlier secrets end with those secrets.
                     let after = &known.authentication;
                     self.generated
                         .end_by(until_ns, |host, of| *of == subsystem && before.of(host) != after.of(host));
@@ -148,7 +148,7 @@ impl Change<'_> {
         Ok(self.associations.of_listener(tag).len())
     }
 
-    /// The namespace with this number. Hosts are told that it has changed.
+    /// The namespace with this number. Hosts are notified that it has changed.
     fn namespace_to_change(&mut self, subsystem: &Nqn, nsid: Nsid) -> Result<&mut Namespace, StepError> {
         let (id, known) = self.catalog.named_mut(subsystem)?;
         let namespace = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;

@@ -108,7 +108,7 @@ impl Cause {
         }
     }
 
-    /// What the host has done, or not done, in the audit log.
+    /// The act or omission of the host, in the audit log.
     fn detail(self) -> Option<String> {
         match self {
             Self::AdminEnded(LaneEnd::Target(reason)) => Some(reason.to_owned()),

@@ -49,7 +49,7 @@ const LATER_NS: u64 = 120_000 * MILLISECOND_NS;
 /// The largest buffer of an Authentication Receive, bytes: hosts have 4096.
 const ROOM_BYTES_MAX: usize = 8192;
 
-/// Failures in the log, one by one: beyond this they are counted only.
+/// Failures of one source that are logged individually: beyond this they are only counted.
 const TOLD_OF_SOURCE: Rate = Rate { burst: 5.0, per_s: 0.1 };
 
 /// As above, of all sources.
@@ -65,15 +65,15 @@ pub(super) struct Authentications {
     exponentiations: Exponentiations,
     key_pairs: KeyPairs,
     news: VecDeque<News>,
-    /// Failures that the log tells one by one.
+    /// Allowances for failures that are logged individually.
     told: Allowances,
 }
 
-/// What has become of an authentication.
+/// The outcome of an authentication.
 pub(super) enum News {
-    /// The host of a queue that owed it has authenticated. It learns that by these answers.
+    /// The host of a queue has authenticated as required. It learns that by these answers.
     Authenticated { lane: LaneId, answers: Vec<(CommandId, Outcome)> },
-    /// The host of a queue has not; the queue has been ordered to end, or has ended.
+    /// The host of a queue has failed to authenticate; the queue has been ordered to end, or has ended.
     Failed { lane: LaneId, peer: Option<SocketAddr> },
     /// A host that had authenticated before was refused.
     FailedAgain { lane: LaneId, peer: Option<SocketAddr> },
@@ -96,7 +96,7 @@ impl Who {
         OfQueue::new(*peer, host, *hostid, subsystem, (*cntlid, qid.get()))
     }
 
-    /// Tells that the host has not authenticated, at least in the audit log. `again` if it had before.
+    /// Reports that the host has not authenticated, at least in the audit log. `again` if it had before.
     fn tell_failure(&self, told: &mut Allowances, now_ns: u64, again: bool, reason: &str, outputs: &Outputs) {
         let (peer, host, qid) = (self.peer.map(tracing::field::display), quoted(&self.host), self.qid.get());
         let (kind, text) = if again {
@@ -138,9 +138,9 @@ struct Queue {
     who: Who,
     /// No transaction has succeeded yet.
     is_owed: bool,
-    /// It was told that the host has not authenticated.
+    /// The failure of its host was reported.
     has_failed: bool,
-    /// When the first transaction, or the present one, must have ended, ns. Nothing puts it off.
+    /// When the first transaction, or the present one, must have ended, ns. Nothing extends it.
     deadline_ns: Option<u64>,
     /// An Authentication Receive that waits for an exponentiation, and the bytes of its buffer.
     receive: Option<(CommandId, usize)>,
@@ -170,7 +170,7 @@ impl Authentications {
         }
     }
 
-    /// What has become of an authentication, in order.
+    /// The next outcome of an authentication, in order.
     pub(super) fn next_news(&mut self) -> Option<News> {
         self.news.pop_front()
     }
@@ -261,7 +261,7 @@ impl Authentications {
         }
     }
 
-    /// A queue ends before its host has authenticated. The order to end it is the caller's.
+    /// A queue ends before its host has authenticated. The caller orders its end.
     pub(super) fn give_up(&mut self, now_ns: u64, lane: LaneId, reason: &str, outputs: &Outputs) {
         let Some(queue) = self.queues.get_mut(&lane).filter(|queue| queue.is_owed && !queue.has_failed)
         else {
@@ -496,8 +496,8 @@ impl Authentications {
 }
 
 impl Authentications {
-    /// Has the exponentiation of a lane's queue wait for its turn, or takes a key pair that is ready. Returns the lane
-    /// whose one is to wait no longer because there are too many of its address.
+    /// Queues the exponentiation of a lane's queue, or takes a key pair that is ready. Returns the lane whose
+    /// exponentiation must leave the queue because its address has too many.
     fn ask_for_exponentiation(&mut self, lane: LaneId) -> Option<LaneId> {
         let queue = self.queues.get_mut(&lane)?;
         let source = Source::from(queue.who.peer);
@@ -553,7 +553,7 @@ impl Queue {
             is_kept = identity.is_some(),
             "key of TLS generated"
         );
-        // An empty identity for a host whose name no identity can have: its I/O queues are not to be in clear either.
+        // An empty identity for a host whose name no identity can have: its I/O queues must not be unencrypted either.
         if let Some(before) = self.key.replace(identity.unwrap_or_default()) {
             keys.remove(&before);
         }

@@ -7,9 +7,10 @@
 //!     │                └────too late─────────▶ refused, to be tried again
 //!     └─host must authenticate─▶ accepted, of no controller ─on_authenticated─▶ as above
 //! ```
-//!
-//! A queue whose host must authenticate is accepted by what the configuration says of the names in its Connect. Whether there
-//! is such a controller, and what state it and its queue ids are in, decides only after the host has authenticated: anybody
+//! A queue whose host must authenticate is accepted by what the configuration says of the names in its Connect. Whether
+//! that controller exists, and the state of it and of its queue ids, decides only after the host has authenticated:
+//! anybody can send these names, and must neither learn anything else of their owner nor affect the owner's
+//! association.
 //! can send these names, and learns nothing else of their owner. It has no effect on that owner's association before.
 
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ pub(super) struct Connects {
     cntlid_cursors: BTreeMap<ControllerKind, u16>,
 }
 
-/// What Connects are decided by, and where the accepted ones go.
+/// The state that decides Connects, and the destinations of the accepted ones.
 pub(super) struct Scene<'a> {
     pub(super) now_ns: u64,
     pub(super) is_stopping: bool,
@@ -83,7 +84,7 @@ struct HeldConnect {
 
 /// A Connect that was accepted before its host has authenticated, which it has done now.
 struct Proved {
-    /// By these the host learns that it has.
+    /// The answers that report success to the host.
     answers: Vec<(CommandId, Outcome)>,
     /// The controller that the Connect has promised.
     promised: Option<ControllerKey>,
@@ -136,7 +137,7 @@ fn invalid(parameter: InvalidParameter) -> Refusal {
     Refusal { status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter, why: None }
 }
 
-/// Refuses an I/O queue in clear.
+/// Refuses an unencrypted I/O queue.
 fn in_clear() -> Refusal {
     let refusal = Refusal::from(Status::CONNECT_INVALID_HOST.with_dnr());
     Refusal { why: Some(IN_CLEAR), ..refusal }
@@ -149,7 +150,7 @@ const IN_CLEAR: &str = "connect refused: the queue is in clear, and the admin qu
 const OTHER_HOSTID: &str =
     "connect refused: the host identifier differs from that of the controller's admin queue";
 
-/// Why a queue is refused where a connection in clear is for generating a key of TLS.
+/// Why a queue is refused where unencrypted connections are only for generating a key of TLS.
 const WITHOUT_KEY: &str = "connect refused: the listener has tls = \"concatenated\", and the queue is in clear: only the admin \
                            queue of a host with a secret may be";
 
@@ -457,8 +458,8 @@ impl Scene<'_> {
         Ok((kind, range))
     }
 
-    /// Whether a host that has not authenticated may connect an I/O queue in clear: not if all its admin queues use TLS, or are
-    /// to. Which of its controllers the queue names makes no difference.
+    /// Whether a host that has not authenticated may connect an unencrypted I/O queue: not if all its admin queues use
+    /// TLS, or are to. Which of its controllers the queue names makes no difference.
     fn judge_unsecured(
         &self,
         connect: &PendingConnect,
@@ -521,8 +522,8 @@ impl Scene<'_> {
         Ok((ControllerKind::Io(id), subsystem.cntlids.clone()))
     }
 
-    /// Whether a queue may connect in clear so that its authentication generates a key: an admin queue of a host that
-    /// authenticates. wire §22.1
+    /// Whether a queue may connect without TLS so that its authentication generates a key: an admin queue of a host
+    /// that authenticates. wire §22.1
     fn judge_clear(&self, wish: &Wish, kind: ControllerKind) -> Result<(), Refusal> {
         let subsystem = self.catalog.subsystem_of(kind);
         let authenticates =
@@ -710,8 +711,8 @@ impl Scene<'_> {
         subsystem.authentication_at(self.now_ns, names, self.secure_channel(connect, &wish.command))
     }
 
-    /// The secure channel concatenation that a host may ask for on a new queue: on admin queues only, in clear where the
-    /// listener speaks TLS as well, and with TLS if its key was generated, too. wire §22.3
+    /// The secure channel concatenation that a host may ask for on a new queue: on admin queues only, without TLS where
+    /// the listener speaks TLS as well, and with TLS if its key was generated, too. wire §22.3
     fn secure_channel(&self, connect: &PendingConnect, command: &ConnectCommand) -> SecureChannel {
         let listener = self.catalog.discovery.listeners.get(&connect.listener);
         let speaks_tls = listener.is_some_and(|listener| listener.tls != TlsPolicy::Off);

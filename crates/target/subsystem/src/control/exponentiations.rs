@@ -1,15 +1,15 @@
-//! In which order exponentiations are computed: one thread computes them, each takes it milliseconds, and anybody who
-//! connects may ask for some.
+//! The order in which exponentiations are computed. One thread computes them, each takes milliseconds, and any peer
+//! that connects can ask for some.
 //!
 //! ```text
 //! addresses take turns, by the time that their exponentiations take:  ends = begins + time of the group; the earliest end first
 //!   of one address: hosts that have authenticated before, then the cheapest group, then replies, then the first come
 //! ```
 //!
-//! Times are virtual: an address begins where it ended, or at the beginning of the exponentiation given out last, if that
-//! is later. So a host with ffdhe2048 waits for no one who has ffdhe8192 and had a turn of that time before: whatever their
-//! number, their turns end later. An address has a bounded number of exponentiations that wait: the last one goes, which
-//! is that of the most expensive group.
+//! Times are virtual: an address begins where it ended, or at the beginning of the exponentiation given out last, if
+//! that is later. So a host with ffdhe2048 does not wait for hosts with ffdhe8192 that have had a turn of that time:
+//! whatever their number, their turns end later. The waiting exponentiations of an address are bounded: beyond the
+//! bound the last one, which is that of the most expensive group, is dropped.
 
 use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ pub(super) struct Rank {
     pub(super) is_key_pair: bool,
 }
 
-/// An exponentiation that waits.
+/// An exponentiation in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     source: Source,
@@ -67,7 +67,8 @@ pub(super) struct Exponentiations {
 }
 
 impl Exponentiations {
-    /// Has one wait. Returns the lane whose one is to wait no longer because its address has too many, which may be this.
+    /// Queues one. Returns the lane whose exponentiation is dropped because its address has too many; it may be this
+    /// lane.
     pub(super) fn add(&mut self, lane: LaneId, source: Source, rank: Rank) -> (Ticket, Option<LaneId>) {
         self.arrivals = self.arrivals.saturating_add(1);
         let ticket = Ticket { source, rank, arrival: self.arrivals };
@@ -84,7 +85,7 @@ impl Exponentiations {
         (ticket, refused)
     }
 
-    /// Has one wait no longer.
+    /// Removes one from the queue.
     pub(super) fn remove(&mut self, ticket: &Ticket) {
         if let Some(turns) = self.sources.get_mut(&ticket.source) {
             turns.waiting.remove(&(ticket.rank, ticket.arrival));
@@ -92,7 +93,7 @@ impl Exponentiations {
         }
     }
 
-    /// The lane whose one is to be computed next, unless one is being computed: its end is to be told by
+    /// The lane whose exponentiation is computed next, unless one is being computed; the caller reports its end to
     /// [`on_done`](Self::on_done).
     pub(super) fn next(&mut self) -> Option<LaneId> {
         if self.is_running {
@@ -112,7 +113,7 @@ impl Exponentiations {
     pub(super) fn on_done(&mut self) {
         self.is_running = false;
         if self.is_idle() {
-            // Nobody is to wait for what was computed while nobody else asked.
+            // An address is not charged for exponentiations that were computed while no other address waited.
             *self = Self { arrivals: self.arrivals, ..Self::default() };
         }
     }
@@ -138,10 +139,10 @@ impl Exponentiations {
             turns.head = Some(head);
             self.heads.insert((head, source));
         } else if turns.begins <= self.now {
-            // It would begin now, as one that is not known.
+            // It would begin now, like an unknown address.
             self.sources.remove(&source);
         }
-        // Addresses that have had more than others, and ask for nothing, are remembered: so many of them.
+        // Addresses that have had more than others, and ask for nothing, are remembered, up to a limit.
         if self.sources.len() > self.heads.len().saturating_add(REMEMBERED_COUNT_MAX) {
             self.sources.retain(|_, turns| turns.head.is_some());
         }

@@ -1,5 +1,5 @@
-//! Key pairs of the controller, made while nothing else is to be computed: a host that comes then waits for one
-//! exponentiation, not for two.
+//! Key pairs of the controller, made while nothing else is to be computed: the next host then waits for one
+//! exponentiation instead of two.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) struct KeyPairs {
 }
 
 impl KeyPairs {
-    /// One of this group, which nobody else has; `None` if there is none.
+    /// A key pair of this group, given to nobody else; `None` if there is none.
     pub(super) fn take(&mut self, group: Group) -> Option<KeyPair> {
         if group > GROUP_MAX {
             return None;
@@ -29,7 +29,8 @@ impl KeyPairs {
         self.ready.entry(group).or_default().pop()
     }
 
-    /// The group of which one is to be made, which comes to [`on_made`](Self::on_made): one at a time, the cheapest first.
+    /// The group of the key pair to make next, which goes to [`on_made`](Self::on_made): one at a time, the cheapest
+    /// first.
     pub(super) fn next(&mut self) -> Option<Group> {
         if self.is_making {
             return None;
@@ -44,7 +45,7 @@ impl KeyPairs {
         self.ready.entry(pair.group()).or_default().push(pair);
     }
 
-    /// None will be made.
+    /// The key pair will not be made.
     pub(super) fn on_failed(&mut self) {
         self.is_making = false;
     }

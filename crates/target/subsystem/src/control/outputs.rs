@@ -1,4 +1,4 @@
-//! What the control plane gives its driver: messages to post, and the time of its next deadline.
+//! Outputs of the control plane for its driver: messages to post, and the time of its next deadline.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
 //! Distribution of namespace table versions to all reactors.
 //!
-//! Hosts are notified of a change once every reactor serves it, so any lane they then use finds what was announced.
+//! Hosts are notified of a change once every reactor serves it, so any lane they then use finds the announced state.
 //! Storage removed from the table is released at the same moment.
 //!
 //! ```text

@@ -1,9 +1,9 @@
 //! Queues whose hosts have not authenticated yet: accepted by Connect, but of no controller.
 //!
-//! Who they say they are is unproved, so they hold nothing of that host: no controller, no queue id, no part of its limits. A
-//! new admin queue is promised a controller id, of its own as long as there are enough: else the first that authenticates gets
-//! it. Their number is bounded in total and for each source; beyond a bound the oldest makes room: of that source, or in total
-//! of the source that has most.
+//! The names of their hosts are unproved, so they hold nothing of these: no controller, no queue id, no part of their
+//! limits. A new admin queue is promised a controller id, of its own as long as there are enough: else the first that
+//! authenticates gets it. Their number is bounded in total and for each source; beyond a bound the oldest makes room:
+//! of that source, or in total of the source that has most.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ struct Queue {
     candidate: Candidate,
 }
 
-/// What a queue is to become when its host has authenticated.
+/// The queue that is to result when its host has authenticated.
 pub(super) struct Candidate {
     pub(super) connect: PendingConnect,
     /// The controller that its Connect has promised to an admin queue.

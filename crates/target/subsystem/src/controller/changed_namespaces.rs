@@ -1,7 +1,7 @@
 //! Namespaces that have changed since a host last read their list. wire §11
 //!
 //! A host may read the list in parts. Its read from offset 0 takes the list as it is; the later parts are of that list,
-//! and what changes meanwhile is in the next one.
+//! and changes in the meantime are in the next one.
 
 use std::collections::BTreeSet;
 

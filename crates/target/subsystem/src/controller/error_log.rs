@@ -28,7 +28,7 @@ impl ErrorLog {
         Self { entries: VecDeque::new(), entry_count_max: entry_count_max.into(), count: 0 }
     }
 
-    /// Notes that a command has failed. A command that was aborted because somebody wanted it so is no error.
+    /// Notes that a command has failed. A command that was aborted on request is not an error.
     pub fn record(&mut self, failure: &Failure) {
         let wanted = [Status::SUCCESS, Status::ABORT_REQUESTED, Status::ABORTED_SQ_DELETED];
         if wanted.iter().any(|status| failure.status.is(*status)) {

@@ -26,7 +26,7 @@ const fn kind(fid: Fid) -> FeatureKind {
     FeatureKind { fid, is_per_namespace: false, is_changeable: true, is_for_discovery: false }
 }
 
-/// The features there are, in ascending order. None can be saved: what a host sets ends with its association.
+/// The supported features, in ascending order. None can be saved: values that a host sets end with its association.
 pub(crate) const FEATURES: &[FeatureKind] = &[
     kind(Fid::ARBITRATION),
     kind(Fid::POWER_MANAGEMENT),
@@ -53,7 +53,7 @@ impl FeatureKind {
         FEATURES.iter().find(|kind| kind.fid == fid && (kind.is_for_discovery || !is_discovery))
     }
 
-    /// What Get Features answers to "capabilities": bit 0 saveable, bit 1 per namespace, bit 2 changeable.
+    /// The answer of Get Features to "capabilities": bit 0 saveable, bit 1 per namespace, bit 2 changeable.
     pub(crate) fn capabilities(&self) -> u32 {
         u32::from(self.is_per_namespace) << 1 | u32::from(self.is_changeable) << 2
     }
@@ -130,13 +130,13 @@ impl Features {
         }
     }
 
-    /// The threshold that a command's dword 11 names; `None` for sensors and types there are none of.
+    /// The threshold that a command's dword 11 names; `None` for unknown sensors and types.
     pub(crate) fn threshold(&self, named: TemperatureThreshold) -> Option<u16> {
         let of_controller = self.temperature_kelvin.get(usize::from(named.kind())).copied();
         of_controller.filter(|_| named.sensor() == 0)
     }
 
-    /// The same, to be set.
+    /// The same threshold, to be set.
     pub(crate) fn threshold_mut(&mut self, named: TemperatureThreshold) -> Option<&mut u16> {
         let of_controller = self.temperature_kelvin.get_mut(usize::from(named.kind()));
         of_controller.filter(|_| named.sensor() == 0)

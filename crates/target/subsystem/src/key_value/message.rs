@@ -202,7 +202,7 @@ pub struct RemoteAnswers {
     bytes: Vec<u8>,
     /// Session, ticket and end of each answer.
     entries: Vec<(u64, AnswerId, usize)>,
-    /// Values that belong into answers, each with its offset in all answers; none is at the start of an answer.
+    /// Values to insert into answers, each with its offset in all answers; none is at the start of an answer.
     long: Vec<(usize, LongValue)>,
     /// Commands that are refused instead, by their places among the answers, in order.
     refusals: Vec<(usize, Refusal)>,

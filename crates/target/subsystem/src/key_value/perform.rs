@@ -147,8 +147,8 @@ fn list_bytes(keys: &[Key]) -> usize {
     4 + keys.iter().map(|key| (2 + key.as_bytes().len()).next_multiple_of(4)).sum::<usize>()
 }
 
-/// Adds this partition's keys that the host may use, as far as they fit, and as there is time. Returns where it continues, unless these were
-/// all, and whether there is room for more.
+/// Appends this partition's keys that the host may use, until the list is full or the time is used up. Returns where it
+/// continues, unless these were all, and whether there is room for more.
 fn list(
     partition: &Partition,
     from: ListPosition,

@@ -1,4 +1,4 @@
-//! What partitions answer to the commands of this reactor.
+//! The answers of partitions to the commands of this reactor.
 
 use reactor::{Io, Payload};
 use store::Ticket;

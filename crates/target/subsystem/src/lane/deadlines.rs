@@ -81,7 +81,7 @@ impl Wait {
         }
     }
 
-    /// Why a lane is closed whose peer did not, in the words that are counted by.
+    /// Why a lane is closed whose peer did not, as counted and logged.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::IcReq => "no ICReq in time",

@@ -47,7 +47,7 @@ impl Secure {
     ) -> Received {
         let received = self.stream.receive(into, &mut TlsSocket { io: &mut *io, socket });
         if self.stream.has_output() {
-            // Of a handshake: else it goes with the next send.
+            // Output of a handshake; any other goes with the next send.
             io.await_writable(socket);
         }
         received
@@ -63,7 +63,7 @@ impl Secure {
         self.stream.send(segments, &mut TlsSocket { io, socket })
     }
 
-    /// Sends what the handshake has left. [`Sent::Blocked`] if the socket is full.
+    /// Sends the rest of the handshake. [`Sent::Blocked`] if the socket is full.
     pub(super) fn flush<I: Io<Message>>(&mut self, io: &mut I, socket: SocketId) -> Sent {
         self.stream.flush(&mut TlsSocket { io, socket })
     }
@@ -73,7 +73,7 @@ impl Secure {
         self.stream.close(&mut TlsSocket { io, socket });
     }
 
-    /// Whether the connection turned out to be in clear, which its listener allows.
+    /// Whether the connection turned out to be unencrypted, which its listener allows.
     pub(crate) fn is_clear(&self) -> bool {
         self.stream.is_clear()
     }
@@ -88,7 +88,7 @@ impl Secure {
         self.stream.is_within_record()
     }
 
-    /// Logs what the handshake has agreed on, the first time that it is called after it.
+    /// Logs the parameters that the handshake has agreed on, on the first call after it.
     pub(crate) fn log_established(&mut self, peer: Option<SocketAddr>) {
         let Some(established) = self.stream.established() else { return };
         if std::mem::replace(&mut self.is_established, true) {
@@ -107,7 +107,7 @@ impl Secure {
         );
     }
 
-    /// What the handshake has agreed on, for the audit log.
+    /// The parameters that the handshake has agreed on, for the audit log.
     pub(crate) fn in_use(&self) -> Option<TlsInUse> {
         let established = self.stream.established()?;
         let (cipher, derivation) = (established.cipher, established.derivation);
@@ -115,7 +115,7 @@ impl Secure {
         Some(TlsInUse { cipher, version, derivation, key })
     }
 
-    /// Why it has failed, the first time that it is asked after that.
+    /// Why it has failed, on the first call after that.
     pub(crate) fn newly_failed(&mut self) -> Option<&Failure> {
         let failure = self.stream.failure()?;
         (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
@@ -126,7 +126,7 @@ impl Secure {
         self.stream.claimed().map(|identity| quoted(identity).to_string())
     }
 
-    /// What protects the connection; as in clear before the handshake is complete.
+    /// The protection of the connection; `Clear` until the handshake is complete.
     pub(crate) fn channel(&self) -> Channel {
         match self.stream.established() {
             None => Channel::Clear,
@@ -137,10 +137,10 @@ impl Secure {
         }
     }
 
-    /// Why a Connect with this data is refused: its names are not those that the key is for.
+    /// Why a Connect with this data is refused: the key is for other names.
     pub(crate) fn refusal(&self, data: &[u8]) -> Option<String> {
         let Some(established) = self.stream.established() else { return Some("before TLS".into()) };
-        // The control plane refuses what is no Connect data.
+        // The control plane refuses data that is not of a Connect.
         let connect = ConnectData::read_from_bytes(data).ok()?;
         let PskIdentity { host, subsystem, .. } = &established.identity;
         let (host_asked, subsystem_asked) = (connect.host(), connect.subsystem());

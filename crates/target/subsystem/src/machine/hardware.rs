@@ -1,4 +1,4 @@
-//! What tells the hardware of a machine from that of its clones.
+//! Identifiers of hardware that distinguish a machine from its clones.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -78,7 +78,7 @@ impl Hardware {
         }
     }
 
-    /// It with what else is known now. Cards that are gone may come back.
+    /// Adds the hardware that is known now. Cards that are gone may come back.
     pub(super) fn with(mut self, now: &Self) -> Self {
         self.dmi = self.dmi.or(now.dmi);
         self.cards.extend(&now.cards);

@@ -27,7 +27,7 @@ impl Kept {
         self.of_id == of_id && self.hardware.fits(hardware)
     }
 
-    /// What a directory keeps; `None` if nothing, or nothing that this version understands.
+    /// The identity that a directory keeps; `None` if there is none that this version understands.
     pub(super) fn read(directory: &Path) -> Option<Self> {
         let text = std::fs::read_to_string(directory.join(FILE)).ok()?;
         let all = |word: &'static str| {

@@ -44,7 +44,7 @@ pub enum AdmissionMessage {
         peer: Option<SocketAddr>,
         /// The reason that it is counted under.
         reason: &'static str,
-        /// What is logged beside it, with the text of the peer quoted.
+        /// Detail for the log line, with the text of the peer quoted.
         detail: Option<Box<str>>,
     },
     /// A memcached client has authenticated, or has failed to.

@@ -77,7 +77,7 @@ pub enum RequestKind {
         peer: Option<SocketAddr>,
         /// The listener that the lane came in through, for the discovery log.
         listener: ListenerTag,
-        /// What protects the lane's connection, if this is a Connect.
+        /// The protection of the lane's connection, if this is a Connect.
         channel: Channel,
         /// The address that the host connected to.
         local: Option<SocketAddr>,
@@ -100,7 +100,7 @@ pub enum RequestKind {
     Ended(LaneEnd),
 }
 
-/// What protects a connection.
+/// The protection of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Channel {
     /// Nothing.

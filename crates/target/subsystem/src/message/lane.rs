@@ -28,7 +28,8 @@ pub enum LaneMessage {
         /// The Abort command that waits for the outcome.
         asked_by: CommandId,
     },
-    /// The host of a lane that owed it has authenticated, and its queue belongs to a controller now: the lane takes commands.
+    /// The host of a lane has authenticated as required, and its queue belongs to a controller now: the lane takes
+    /// commands.
     Authenticated(LaneId, Box<Joined>),
     /// Changes the lane's doorbell policy.
     SetDoorbell(LaneId, DoorbellPolicy),
@@ -64,7 +65,7 @@ pub struct Established {
     pub joined: Option<Joined>,
 }
 
-/// What a queue has of its controller.
+/// The settings and state of a controller that its queue uses.
 #[derive(Clone, Debug)]
 pub struct Joined {
     /// In-capsule data, bytes.

@@ -104,7 +104,7 @@ pub enum StepError {
 
 /// One change of the running target.
 pub enum Step {
-    /// Accepts connections, once every reactor knows what was configured with the listener.
+    /// Accepts connections, once every reactor has the configuration that came with the listener.
     AddListener {
         /// Its tag, never used before.
         tag: ListenerTag,
@@ -132,12 +132,13 @@ pub enum Step {
         /// Its socket, bound.
         socket: Listener,
     },
-    /// Changes what a memcached listener asks of clients: the [`ListenerGate`](crate::listener_gate::ListenerGate) has it.
+    /// Changes the requirements of a memcached listener: the [`ListenerGate`](crate::listener_gate::ListenerGate) has
+    /// them.
     ChangeMemcachedListener {
         /// Its tag.
         tag: ListenerTag,
     },
-    /// Accepts no more memcached clients, and closes the connections that came in there once what they have sent is
+    /// Accepts no more memcached clients, and closes the connections that came in there once their commands are
     /// answered.
     RemoveMemcachedListener {
         /// Its tag.
@@ -163,7 +164,7 @@ pub enum Step {
         subsystem: Nqn,
         /// The secrets.
         authentication: Arc<Authentication>,
-        /// How long those of before are accepted as well, ms.
+        /// How long the earlier secrets are accepted as well, ms.
         overlap_ms: u64,
     },
     /// Sets the range of ids for new controllers.
@@ -208,7 +209,7 @@ pub enum Step {
         subsystem: Nqn,
         /// Namespace id.
         nsid: Nsid,
-        /// The specification of its storage, if that is another one now.
+        /// The specification of its storage, if it has changed.
         storage: Option<String>,
     },
     /// Announces that the storage of a namespace has too little space left: hosts read the SMART log.

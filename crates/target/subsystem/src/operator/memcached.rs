@@ -1,4 +1,4 @@
-//! The memcached listeners, and what they ask of clients: read again with each reload.
+//! The memcached listeners and their requirements on clients: read again with each reload.
 
 use reactor::{Listener, ListenerTag};
 
@@ -17,15 +17,15 @@ pub struct MemcachedListener {
     pub config: MemcachedListenerConfig,
     /// The address it is bound to: port 0 replaced by the port that the system chose.
     pub address: MemcachedAddress,
-    /// What it asks of clients.
+    /// Its requirements on clients.
     pub(super) trust: MemcachedTrust,
     pub(super) tag: ListenerTag,
 }
 
-/// A wanted listener, and what was read for it.
+/// A wanted listener, and the requirements read for it.
 pub(super) type NewTrust = (MemcachedListenerConfig, MemcachedTrust);
 
-/// What was read for a listener.
+/// The requirements read for a listener.
 pub(super) fn trust_of(
     config: &MemcachedListenerConfig,
     read: &[NewTrust],
@@ -74,8 +74,8 @@ impl Operator {
         (MemcachedListener { config, address, trust, tag }, Step::AddMemcachedListener { tag, socket })
     }
 
-    /// A listener with another configuration. What that demands more holds at once, and even if the change fails; what it
-    /// demands less, once the change is applied.
+    /// A listener with another configuration. Stricter requirements hold at once, and even if the change fails; weaker
+    /// ones once the change is applied.
     pub(super) fn changed_memcached_listener(
         &self,
         config: &MemcachedListenerConfig,
@@ -97,7 +97,7 @@ impl Operator {
         }
     }
 
-    /// Until a reload is applied, listeners whose files have changed ask for what both ask for.
+    /// Until a reload is applied, listeners whose files have changed have the requirements of both.
     pub(super) fn restrict_memcached_trust(&self, read: &[NewTrust]) {
         for known in &self.memcached {
             if let Ok(trust) = trust_of(&known.config, read) {

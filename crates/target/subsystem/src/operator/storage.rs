@@ -126,7 +126,7 @@ impl Operator {
     }
 }
 
-/// Reports what has become of the space and the write protection of open storage.
+/// Reports changes of the space and the write protection of open storage.
 fn told(name: &str, before: Seen, now: Seen, store: &Store, report: &mut Report) {
     if now.generation.is_closed() {
         return;

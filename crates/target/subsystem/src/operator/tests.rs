@@ -1,4 +1,5 @@
-//! What new connections go through while the steps of a reload are under way: seen where the control plane gets them.
+//! The checks of new connections while the steps of a reload are under way: observed where the control plane gets the
+//! steps.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -37,7 +38,7 @@ fn key(byte: u8) -> TlsKey {
     TlsKey::new(Some(HashFunction::Sha256), vec![byte; 32].into()).expect("a key")
 }
 
-/// The same with this key of all hosts, unless the listener has no use for it.
+/// The same configuration with this key of all hosts, unless the listener has no use for it.
 fn with_key(config: &TargetConfig, directory: &Path, byte: u8) -> TargetConfig {
     if config.listeners[0].tls == Policy::Off {
         return config.clone();

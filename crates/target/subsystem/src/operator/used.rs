@@ -18,7 +18,8 @@ impl Operator {
         self.keeps_used = keeps;
     }
 
-    /// Refuses the removals of what connected hosts use, and the additions that need the storage of what stays.
+    /// Refuses removals of namespaces and subsystems that connected hosts use, and additions that need storage that
+    /// stays.
     pub(super) fn keep_used(&self, changes: &mut [Change], post: Post<'_>) {
         let is_removal =
             |change: &Change| matches!(change, Change::RemoveSubsystem(_) | Change::RemoveNamespace(..));

@@ -17,7 +17,7 @@ use store::{OpenError, Store};
 /// How long storage may stay in use by a process that lives: it may be about to end.
 const LIVING_WAIT: Duration = Duration::from_secs(5);
 
-/// How long what is in use may stay so if no process is seen to have it, and there may be some that cannot be seen.
+/// How long storage may stay in use while no process is seen to have it, and some processes may not be visible.
 const UNSEEN_WAIT: Duration = Duration::from_secs(30);
 
 /// How long it may stay in use by a process that is being killed, or was. I/O of broken storage ends late, or never.
@@ -26,7 +26,7 @@ const DYING_WAIT: Duration = Duration::from_secs(600);
 /// How long an address may stay in use by a process that lives.
 pub(super) const ADDRESS_WAIT: Duration = Duration::from_secs(2);
 
-/// Interval between log lines of a wait, and between looks at who holds what is waited for.
+/// Interval between log lines of a wait, and between searches for the process that holds the storage or address.
 const TELL_INTERVAL: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -43,8 +43,8 @@ impl Wait {
         Self { begun: Instant::now(), looked: None, told: None, limit: LIVING_WAIT }
     }
 
-    /// Sleeps a little; `false` if it has waited long enough for who holds it: `None` is another program, of which nothing is
-    /// known. `living`: how long a process that lives may keep it.
+    /// Sleeps a little; `false` if it has waited long enough for the holder: `None` is another program, of which
+    /// nothing is known. `living`: how long a process that lives may keep it.
     fn goes_on(
         &mut self,
         what: &dyn std::fmt::Display,
@@ -97,7 +97,8 @@ pub(super) fn open(open: impl Fn() -> Result<Store, OpenError>) -> Result<Store,
     }
 }
 
-/// Who holds storage; `None` if it is no target, whose lock would tell: the kernel, or a program that the error names.
+/// The holder of storage; `None` if it is not a target, whose lock would name it: the kernel, or a program that the
+/// error names.
 fn held_storage(error: &OpenError) -> Option<Held> {
     match error {
         OpenError::Locked { path } => Some(holders::of_file(path)),
@@ -125,8 +126,8 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<Listener> {
     }
 }
 
-/// Who listens on an address; `None` if nothing does: a socket that is bound only, or one of another network namespace that
-/// this one is not told of.
+/// The listener on an address; `None` if there is none: a socket that is only bound, or one of another network
+/// namespace that is not visible here.
 fn held_address(address: SocketAddr) -> Option<Held> {
     let tables =
         ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());

@@ -8,7 +8,7 @@ use security::exponentiation::Exponentiation;
 use crate::lane_id::LaneId;
 use crate::message::{ControlMessage, Message};
 
-/// What to compute.
+/// A computation.
 pub(crate) enum Job {
     /// For the authentication of a lane.
     OfLane(LaneId, Exponentiation),
@@ -18,7 +18,7 @@ pub(crate) enum Job {
 
 /// Runs exponentiations, and posts their results to the control plane.
 pub(crate) enum Exponentiator {
-    /// At once, as a simulation has it.
+    /// At once, in a simulation.
     Inline,
     /// On a thread that starts with the first, which posts to this address.
     Worker(Address<Message>, Option<Sender<Job>>),
@@ -30,7 +30,7 @@ impl Exponentiator {
         Self::Worker(home, None)
     }
 
-    /// Whether it computes in advance: else that would take as long as what is needed.
+    /// Whether it computes in advance; otherwise computing would delay needed exponentiations.
     pub(crate) const fn works_ahead(&self) -> bool {
         matches!(self, Self::Worker(_, Some(_)))
     }
@@ -49,7 +49,7 @@ impl Exponentiator {
                         }
                     },
                 };
-                // The worker ends with this.
+                // The worker lives until this sender is dropped.
                 let _ = jobs.send(job);
             }
         }

@@ -1,4 +1,4 @@
-//! What a reactor holds for its connections: lanes, commands, ranges of blocks, and what counts them.
+//! State that a reactor holds for its connections: lanes, commands, ranges of blocks, and their counters.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::Serving;
 use crate::association::Association;
 
 impl Serving {
-    /// Counts of what this reactor holds for its connections, without those that are 0. All are 0 once every connection
-    /// has ended and what was under way for it.
+    /// Counts of the state that this reactor holds for its connections, without those that are 0. All are 0 once every
+    /// connection and its work have ended.
     #[must_use]
     pub fn held(&self) -> Vec<(&'static str, usize)> {
         let commands = &self.lanes.commands;

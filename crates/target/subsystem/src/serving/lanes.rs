@@ -274,8 +274,8 @@ impl LaneServer {
         tls.is_some_and(Secure::has_input)
     }
 
-    /// A lane with TLS has received, or could not send: its handshake may be complete, it may turn out to be in clear, and it
-    /// may have failed.
+    /// A lane with TLS has received, or could not send: its handshake may be complete, it may turn out to be
+    /// unencrypted, and it may have failed.
     #[cold]
     fn on_tls(io: &mut impl Io<Message>, lane: &mut Lane) {
         let Some(tls) = &mut lane.tls else { return };

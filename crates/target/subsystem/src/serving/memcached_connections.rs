@@ -56,7 +56,7 @@ struct MemcachedConnection {
     peer: Option<SocketAddr>,
     /// The address that the client connected to.
     local: Option<SocketAddr>,
-    /// What its listener asked of it.
+    /// The requirements of its listener.
     trust: ListenerTrust,
     /// The user that the client has authenticated as.
     user: Option<String>,
@@ -76,13 +76,13 @@ struct MemcachedConnection {
 }
 
 impl MemcachedConnection {
-    /// Whether input waits that the session has room for again.
+    /// Whether input waits, and the session has room for it again.
     fn can_resume(&self) -> bool {
         self.is_stalled && self.session.can_resume()
     }
 
-    /// Pauses the socket while no input is received, and resumes it: what is left there would wake the reactor again
-    /// and again.
+    /// Pauses the socket while no input is received, and resumes it: unread bytes would wake the reactor again and
+    /// again.
     fn pause_or_resume(&mut self, io: &mut impl Io<Message>) {
         let is_paused = self.is_stalled || self.is_closing;
         if is_paused == std::mem::replace(&mut self.is_paused, is_paused) {
@@ -123,14 +123,14 @@ pub(crate) struct MemcachedConnections {
     generation: u32,
     /// Indexes of connections with output to send.
     dirty: Vec<u32>,
-    /// Indexes of connections that may have plaintext which their sockets do not tell of.
+    /// Indexes of connections that may have plaintext of which their sockets raise no event.
     with_input: Vec<u32>,
     /// Those that are not established.
     unestablished: Unconnected,
     routing: Routing,
     /// The namespace that the batches of `routing` are for: in another one keys have other hashes.
     batches_for: Option<NamespaceId>,
-    /// Begins and ends of connections, for those that watch.
+    /// Begins and ends of connections, for the connections that watch them.
     log: WatchLog,
     is_sweep_set: bool,
     /// Connections have freed buffers of TLS in the last sweep.
@@ -260,7 +260,7 @@ impl MemcachedConnections {
         open.take(DESCRIBED_COUNT_MAX).map(describe).collect()
     }
 
-    /// A listener was removed: closes its connections once what they have sent is answered.
+    /// A listener was removed: closes its connections once their commands are answered.
     pub(crate) fn end_listener(&mut self, io: &mut impl Io<Message>, listener: ListenerTag) {
         self.ended.push(listener);
         self.routing.counters.remove_listener(listener);
@@ -345,7 +345,7 @@ impl MemcachedConnections {
         Some((socket, index | MEMCACHED))
     }
 
-    /// Has a connection served like all others once TLS is set up and its client has authenticated, where it has to.
+    /// Serves a connection like all others once TLS is set up and its client has authenticated, where it has to.
     fn establish(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(connection) = self.connection(index) else { return };
         let is_let_in = connection.channel.is_open() && !connection.session.is_unauthenticated();
@@ -375,7 +375,7 @@ impl MemcachedConnections {
         self.routing.traffic.tls_failed_count.add(1);
     }
 
-    /// The next connection that may have plaintext, although its socket does not tell of it.
+    /// The next connection that may have plaintext of which its socket raises no event.
     pub(crate) fn next_with_input(&mut self) -> Option<(u32, SocketId)> {
         loop {
             let index = self.with_input.pop()?;
@@ -385,7 +385,7 @@ impl MemcachedConnections {
         }
     }
 
-    /// Receives what there is. Returns whether there was input.
+    /// Receives the available bytes. Returns whether there was input.
     pub(crate) fn receive(
         &mut self,
         io: &mut impl Io<Message>,
@@ -436,7 +436,7 @@ impl MemcachedConnections {
                 let bytes = &mut staging[..count - placed];
                 self.run(io, namespaces, index, Some(bytes));
                 if is_secret {
-                    // A password is among them.
+                    // A password is among the bytes.
                     bytes.zeroize();
                     self.establish(io, index);
                 }
@@ -626,7 +626,7 @@ impl MemcachedConnections {
         }
     }
 
-    /// Passes to `post` what connections that watch get of the begins and ends of connections in this turn.
+    /// Passes the begins and ends of connections in this turn to `post`, for the connections that watch them.
     pub(crate) fn flush_watched(&mut self, unix_us: u64, post: impl FnMut(usize, u64, Vec<u8>)) {
         self.log.flush(unix_us, post);
     }
@@ -645,7 +645,7 @@ impl MemcachedConnections {
                 connection.is_blocked && !connection.session.is_watching() && idle_ns > SEND_NS_MAX;
             let waits_for_rest =
                 connection.session.is_within_command() && !connection.is_stalled && idle_ns > COMMAND_NS_MAX;
-            // One that watches loses lines instead.
+            // A connection that watches loses lines instead.
             let is_in_use = connection.is_blocked
                 || connection.session.is_watching()
                 || connection.session.is_within_command()

@@ -10,7 +10,7 @@ use crate::lane::{Lane, LaneTimeouts, Wait};
 use crate::message::Message;
 use crate::running::RunningTable;
 
-/// How often lanes are checked while commands wait for buffers, ns.
+/// Interval between checks of lanes while commands wait for buffers, ns.
 const CHECK_NS: u64 = 250_000_000;
 
 /// The timers that run as long as commands wait for buffers: by one, lanes are checked; one ends the window in which a

@@ -1,4 +1,4 @@
-//! Memcached listeners in the configuration file: an address, or a table with an address and what is asked of clients.
+//! Memcached listeners in the configuration file: an address, or a table with an address and requirements on clients.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
-//! What the reader of TOML says about a mistake, in the words of TOML and with what was probably meant.
+//! Errors of the TOML parser, in the terms of TOML and with a suggestion.
 
 use store::nearest;
 
-/// Words of the reader, and those of TOML.
+/// The parser's terms, and those of TOML.
 const WORDS: [(&str, &str); 11] = [
     ("invalid type: map, expected a sequence", "a table where a list of tables is expected: write [[name]]"),
     ("unknown field", "unknown key"),
@@ -17,10 +17,10 @@ const WORDS: [(&str, &str); 11] = [
     ("sequence", "list"),
 ];
 
-/// Secrets and TLS keys begin so.
+/// Prefixes of secrets and TLS keys.
 const SECRETS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
 
-/// Types of the reader begin so.
+/// How errors that name a type of the reader begin.
 const TYPE: &str = "expected struct Raw";
 
 /// The first line of an error: the others repeat it.
@@ -60,7 +60,7 @@ fn misspelled(message: &str) -> Option<String> {
     }
 }
 
-/// A value that is none, but would be with quotes: an address, a size, a name.
+/// A value that would be valid with quotes: an address, a size, a name.
 fn unquoted(text: &str, at: usize) -> Option<&str> {
     let is_end = |sign: char| sign.is_whitespace() || ",[]{}=\"'#".contains(sign);
     let (before, behind) = text.split_at(at);
@@ -69,7 +69,7 @@ fn unquoted(text: &str, at: usize) -> Option<&str> {
     let end = at + behind.find(is_end).unwrap_or(behind.len());
     let word = text.get(start..end).filter(|word| !word.is_empty())?;
     let line = text[..start].rsplit('\n').next()?;
-    // Where a value stands, in a text that is no TOML because of it.
+    // A place for a value, in a text that is not TOML because of the value.
     let is_value = line.contains('=') && line.trim_end().ends_with(['=', '[', ',']);
     let parses = |value: &str| format!("x = {value}").parse::<toml::Table>().is_ok();
     (is_value && !parses(word) && !word.contains('\\')).then_some(word)

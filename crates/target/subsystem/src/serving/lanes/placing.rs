@@ -1,4 +1,5 @@
-//! The reactor of a lane: asks the placement for it when the lane connects, and hands the lane over if it is another.
+//! The reactor of a lane: asks the placement for it when the lane connects, and hands the lane over if it is on another
+//! reactor.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How the bytes of a memcached connection travel: in clear, or through TLS.
+//! The transport of a memcached connection: unencrypted, or through TLS.
 
 use std::io::IoSliceMut;
 
@@ -37,7 +37,7 @@ impl Channel {
         let Some(tls) = &mut self.tls else { return io.receive(socket, into) };
         let received = tls.stream.receive(into, &mut TlsSocket { io: &mut *io, socket });
         if tls.stream.has_output() {
-            // Of a handshake: else it goes with the next send.
+            // Output of a handshake; any other goes with the next send.
             io.await_writable(socket);
         }
         received
@@ -52,7 +52,7 @@ impl Channel {
         }
     }
 
-    /// Sends what a handshake has left. [`Sent::Blocked`] if the socket is full.
+    /// Sends the rest of a handshake. [`Sent::Blocked`] if the socket is full.
     pub(super) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Sent {
         let socket = self.socket;
         match &mut self.tls {
@@ -75,22 +75,22 @@ impl Channel {
         self.tls.as_ref().is_some_and(|tls| tls.stream.has_input())
     }
 
-    /// Whether plaintext can be sent and received: at once in clear, and with TLS after its handshake.
+    /// Whether plaintext can be sent and received: at once without TLS, else after the handshake.
     pub(super) fn is_open(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.stream.with_certificate().is_some())
     }
 
-    /// Whether it is one with TLS.
+    /// Whether it uses TLS.
     pub(super) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// What TLS has agreed on.
+    /// The parameters that TLS has agreed on.
     pub(super) fn agreed(&self) -> Option<&WithCertificate> {
         self.tls.as_ref().and_then(|tls| tls.stream.with_certificate())
     }
 
-    /// Why TLS has failed, the first time that it is asked after that.
+    /// Why TLS has failed, on the first call after that.
     pub(super) fn newly_failed(&mut self) -> Option<&Failure> {
         let tls = self.tls.as_mut()?;
         let failure = tls.stream.failure()?;

@@ -34,7 +34,7 @@ pub(super) struct Route<'a, I> {
     pub(super) user: Option<String>,
 }
 
-/// What the routes of all sessions of a reactor share.
+/// State that the routes of all sessions of a reactor share.
 pub(super) struct Routing {
     /// By reactor: commands to be posted there.
     pub(super) batches: Vec<RemoteBatch>,
@@ -47,7 +47,7 @@ pub(super) struct Routing {
 }
 
 impl Routing {
-    /// The route of a session to the partition of this reactor. `asked`: its listener, and what that asks of its clients.
+    /// The route of a session to the partition of this reactor. `asked`: its listener, and the listener's requirements.
     pub(super) fn route<'a, I>(
         &'a mut self,
         io: &'a mut I,
