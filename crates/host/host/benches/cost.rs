@@ -139,7 +139,7 @@ fn receive(core: &mut Lane, sent: usize, mut input: &[u8], completions: &mut Vec
 fn run(core: &mut Lane, rounds: u32, is_write: bool) -> Costs {
     let mut buffers: Vec<_> = (0..DEPTH).map(|_| vec![0u8; BLOCK]).collect();
     let mut completions: Vec<Completion<Vec<u8>>> = Vec::with_capacity(DEPTH.into());
-    // What the target answers, but for the command ids.
+    // The target's answer, except for the command ids.
     let answer = if is_write {
         CapsuleResp::new(Digests::empty(), Cqe::new(U16::ZERO, 0, Status::SUCCESS)).as_bytes().to_vec()
     } else {
@@ -183,7 +183,7 @@ fn run(core: &mut Lane, rounds: u32, is_write: bool) -> Costs {
     costs
 }
 
-/// What it costs just to copy the data of the reads.
+/// The cost of only copying the data of the reads.
 fn copy_ns(rounds: u32) -> f64 {
     let mut buffers: Vec<_> = (0..DEPTH).map(|_| vec![0u8; BLOCK]).collect();
     let staging = vec![7u8; (BLOCK + 24) * usize::from(DEPTH)];

@@ -455,7 +455,7 @@ impl fmt::Display for Address {
             f.write_str("/")?;
             for char in subsystem.as_str().chars() {
                 match char {
-                    // What would end the name, or be taken for something else or for nothing.
+                    // Characters that would end the name, or be taken for something else or for nothing.
                     '%' | '?' | '#' | ';' => write!(f, "%{:02x}", u32::from(char))?,
                     _ if char.is_whitespace() => {
                         char.encode_utf8(&mut [0; 4])
@@ -617,7 +617,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is displayed is the address again.
+        /// The displayed text parses to the same address.
         #[test]
         fn display_round_trips(
             host in prop_oneof![

@@ -8,8 +8,8 @@
 //!    └──(due)── Waiting ◀──────┴─────────────────┴──── any loss ───────┘          any ──close, give up──▶ Over
 //! ```
 //!
-//! With secure channel concatenation an attempt has two connections: BringUp authenticates in clear and goes back to
-//! Opening with the generated key, for a connection with TLS by that. wire §22.1
+//! With secure channel concatenation an attempt has two connections: BringUp authenticates without TLS and goes back to
+//! Opening, for a connection with TLS by the generated key. wire §22.1
 //!
 //! With a configured key of TLS an attempt has two connections if the target refuses the first in the handshake: the
 //! second offers other identities of the key, and those that the target accepts are offered from then on.
@@ -646,7 +646,7 @@ impl AssociationMachine {
         Ok(())
     }
 
-    /// Closes the connection in clear, and opens one with TLS by this key.
+    /// Closes the unencrypted connection, and opens one with TLS by this key.
     fn secure(&mut self, psk: &Psk, now_ns: u64) -> Result<(), LinkError> {
         let ControllerSettings { host, subsystem, .. } = &self.settings.controller;
         // An identity of version 1 has any length.

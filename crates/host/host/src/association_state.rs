@@ -11,7 +11,7 @@ use crate::attachment::Attachment;
 use crate::error::Error;
 use crate::event::Event;
 
-/// Who gets events.
+/// A receiver of events.
 pub(crate) type Subscriber = Arc<Sender<Event>>;
 
 /// The state, behind a lock.
@@ -32,7 +32,8 @@ pub(crate) struct State {
     pub(crate) namespaces: Arc<[NamespaceInfo]>,
     /// Why the association ended for good.
     pub(crate) over: Option<Arc<Error>>,
-    /// Who gets events: registered here, not by a message, so that none is missed between a subscription and its effect.
+    /// Receivers of events: registered here, not by a message, so that none is missed between a subscription and its
+    /// effect.
     pub(crate) subscribers: Vec<Subscriber>,
     /// Queue ids of existing lanes.
     pub(crate) qids: BTreeSet<u16>,
@@ -44,8 +45,8 @@ impl AssociationState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and wakes threads in [`wait_up`](Self::wait_up). Returns who gets the event of this change: not
-    /// those who subscribe after it.
+    /// Changes the state, and wakes threads in [`wait_up`](Self::wait_up). Returns the receivers of the event of this
+    /// change: not those who subscribe after it.
     pub(crate) fn change(&self, change: impl FnOnce(&mut State)) -> Vec<Subscriber> {
         let mut state = self.lock();
         change(&mut state);
@@ -53,14 +54,14 @@ impl AssociationState {
         state.subscribers.clone()
     }
 
-    /// Tells these subscribers, and forgets those that have gone.
+    /// Sends an event to these subscribers, and forgets those that have gone.
     pub(crate) fn tell(&self, subscribers: &[Subscriber], event: &Event) {
         for gone in subscribers.iter().filter(|subscriber| subscriber.send(event.clone()).is_err()) {
             self.lock().subscribers.retain(|subscriber| !Arc::ptr_eq(subscriber, gone));
         }
     }
 
-    /// Tells all subscribers.
+    /// Sends an event to all subscribers.
     pub(crate) fn publish(&self, event: &Event) {
         let all = self.lock().subscribers.clone();
         self.tell(&all, event);

@@ -391,7 +391,7 @@ impl Driver<'_> {
         self.tell_lanes(|| LaneMessage::Inaccessible(Arc::clone(inaccessible)));
     }
 
-    /// Sets which namespaces are inaccessible, and logs what has changed.
+    /// Sets which namespaces are inaccessible, and logs changes.
     fn set_inaccessible(&mut self, inaccessible: &Inaccessible) {
         let subsystem = &self.context.subsystem;
         for (nsid, barrier) in inaccessible.iter().filter(|entry| !self.inaccessible.contains(entry)) {

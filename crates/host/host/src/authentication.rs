@@ -18,10 +18,10 @@ use wire::status::Status;
 
 use crate::error::LinkError;
 
-/// Room for a message of the controller, bytes: what Linux offers.
+/// Room for a message of the controller, bytes: as Linux has it.
 const ROOM_BYTES: u32 = 4096;
 
-/// The secrets of a host, and what it offers with them.
+/// The secrets of a host, and the algorithms that it offers.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// The host's secret.
@@ -121,7 +121,7 @@ impl QueueAuthentication {
         })
     }
 
-    /// The command has ended; `data` is what the controller sent. Returns whether the queue is authenticated.
+    /// The command has ended; `data` is from the controller. Returns whether the queue is authenticated.
     ///
     /// # Errors
     /// It failed.
@@ -146,8 +146,8 @@ impl QueueAuthentication {
         self.machine.take_generated()
     }
 
-    /// Why it has failed, once the controller was told. The controller need not answer that, and may close the
-    /// connection first.
+    /// Why it has failed, once the failure was sent to the controller. The controller need not answer that, and may
+    /// close the connection first.
     fn failure(&self) -> Option<LinkError> {
         let outcome = self.machine.outcome()?;
         outcome.err().map(LinkError::Authentication)

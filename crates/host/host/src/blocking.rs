@@ -298,7 +298,7 @@ impl BlockingNamespace {
         self.run(name, command, None).map(drop)
     }
 
-    /// Has the target read and check a range of whole blocks, without transfer.
+    /// Makes the target read and check a range of whole blocks, without transfer.
     ///
     /// # Errors
     /// [`Error::Command`] if the range is invalid, [`Error::Failed`] if a command fails.

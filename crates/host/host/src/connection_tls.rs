@@ -1,4 +1,4 @@
-//! TLS of one connection of a host: its keys, its handshake, and what an error of it means, without the socket.
+//! TLS of one connection of a host: its keys, its handshake, and the meaning of its errors, without the socket.
 
 use security::psk::TlsPsk;
 use security::tls::{Alert, ByteSocket, Failure, HostKeys, IdentityOffer, Session, Stream};
@@ -9,7 +9,7 @@ use crate::error::LinkError;
 /// The keys that a connection may use for TLS.
 #[derive(Clone, Copy, Debug)]
 pub enum TlsKeys<'a> {
-    /// None: in clear.
+    /// No TLS.
     None,
     /// A configured one, under these identities.
     Configured(&'a HostKeys, IdentityOffer),
@@ -69,7 +69,8 @@ impl ConnectionTls {
         Ok(Self { stream, is_generated: matches!(keys, TlsKeys::Generated(_)) })
     }
 
-    /// The stream, which receives and sends nothing before [`handshake`](Self::handshake) has completed; `None` in clear.
+    /// The stream, which receives and sends nothing before [`handshake`](Self::handshake) has completed; `None` without
+    /// TLS.
     #[inline]
     pub fn stream(&mut self) -> Option<&mut Stream> {
         self.stream.as_deref_mut()
@@ -96,7 +97,7 @@ impl ConnectionTls {
         self.stream.as_ref().is_some_and(|stream| stream.may_have_more())
     }
 
-    /// Whether something must be sent that no caller has given.
+    /// Whether bytes of TLS itself must be sent.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.has_output())
@@ -105,7 +106,7 @@ impl ConnectionTls {
     /// Continues the handshake. Returns whether it is complete; without TLS it is.
     ///
     /// # Errors
-    /// Why it failed. What the socket has taken of an alert should still be sent.
+    /// Why it failed. Bytes of an alert that the socket has taken should still be sent.
     pub fn handshake(&mut self, socket: &mut impl ByteSocket) -> Result<bool, LinkError> {
         let Some(stream) = &mut self.stream else { return Ok(true) };
         let outcome = stream.handshake(socket);

@@ -138,7 +138,7 @@ impl LogReader {
             ReaderState::Entries => ((read + 1) * record, (self.count - read).min(ENTRIES_PER_PART) * record),
             ReaderState::Done => return None,
         };
-        // Only the last look lets the event come again: a change after it is told.
+        // Only the last read re-arms the event, so that a change after it is reported.
         let rae = self.state != ReaderState::Check;
         Some(GetLogPage { lid: Lid::DISCOVERY, rae, length_bytes, offset, ..GetLogPage::default() })
     }

@@ -79,7 +79,7 @@ pub enum Error {
     /// The controller sent malformed data.
     #[error("the controller sent a malformed {what}")]
     Malformed {
-        /// What the data should be.
+        /// The expected form of the data.
         what: &'static str,
     },
     /// The controller grants fewer queues than lanes were requested.
@@ -128,7 +128,7 @@ pub enum Error {
     /// A system call of this host failed: for example no thread or descriptor is available.
     #[error("cannot {doing}: {cause}")]
     System {
-        /// What the call was for.
+        /// The purpose of the call.
         doing: &'static str,
         /// The system's error.
         cause: Arc<io::Error>,
@@ -170,7 +170,7 @@ pub enum LinkError {
     /// No answer in time.
     #[error("no answer to {to} in {waited_ms} ms")]
     TimedOut {
-        /// What was not answered.
+        /// The request or step without an answer.
         to: &'static str,
         /// Time waited, ms.
         waited_ms: u64,
@@ -192,12 +192,14 @@ pub enum LinkError {
     /// Authentication failed.
     #[error("authentication failed: {0}")]
     Authentication(HostFailure),
-    /// The target closed the connection when it had the host's proof of its secret, as one may that refuses it.
+    /// The target closed the connection when it had the host's proof of its secret, as a target that refuses the proof
+    /// may do.
     #[error(
         "authentication failed: the target closed the connection instead of answering the host's DH-HMAC-CHAP reply"
     )]
     ClosedOnReply,
-    /// The controller does not ask for authentication, so it does not show that it has the secret that was given for it.
+    /// The controller does not ask for authentication, so it does not prove that it has the secret that was given for
+    /// it.
     #[error("the controller does not authenticate itself, though a secret was given for it")]
     ControllerNotAuthenticated,
     /// TLS failed.
@@ -270,9 +272,9 @@ impl LinkError {
     /// Whether it ends an association that has been up at once, without further attempts to reconnect.
     ///
     /// A refusal of trust does not: a target that was restarted may not have its keys yet, an operator may be replacing
-    /// them, and a bit that is wrong on the way fails a TLS handshake as a wrong key does. Nothing is sent to a target
-    /// that is not trusted, so the attempts go on until their time limit. A status with Do Not Retry, on the other hand,
-    /// is the controller's own word that they are useless.
+    /// them, and a bit error on the way fails a TLS handshake as a wrong key does. Nothing is sent to a target that is
+    /// not trusted, so the attempts go on until their time limit. A status with Do Not Retry, on the other hand, is the
+    /// controller's own statement that they are useless.
     pub(crate) fn ends_attempts(&self) -> bool {
         self.is_permanent() && !self.is_refusal_of_trust()
     }

@@ -62,13 +62,13 @@ impl FlushEpoch {
         self.shared.covered.fetch_max(self.shared.answered.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Whether a caller was told that writes of association `generation` may be lost.
+    /// Whether a caller has received the report that writes of association `generation` may be lost.
     fn has_told(&self, generation: u64) -> bool {
         self.shared.covered.load(Ordering::Relaxed) > generation
     }
 
-    /// What a caller of the handle receives now for a completion. `written_in` is the association of a command that
-    /// changed data.
+    /// The result that a caller of the handle receives now for a completion. `written_in` is the association of a
+    /// command that changed data.
     pub(crate) fn receive(
         &self,
         result: Result<u64, Failure>,
@@ -76,7 +76,8 @@ impl FlushEpoch {
     ) -> Result<u64, Failure> {
         match (result, written_in) {
             (Err(Failure::Unflushed), _) => self.acknowledge(),
-            // No Flush of a later association covers it, and a caller was told so of what was reported done before.
+            // No Flush of a later association covers it, and a caller has received `Unflushed` for writes reported done
+            // before.
             (Ok(_), Some(generation)) if self.has_told(generation) => return Err(Failure::Interrupted),
             _ => {}
         }

@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(root.path().join("state/nvlane")).unwrap().count(), 2);
     }
 
-    /// The files of this machine, and what is made durable.
+    /// The files of this machine, and those that are made durable.
     struct Syncs(Vec<std::path::PathBuf>);
 
     impl FileCalls for Syncs {

@@ -1,7 +1,7 @@
 //! A key-value namespace: its limits, and the constructor of its commands.
 //!
 //! Commands beyond NVMe's key-value command set (atomics, vectors, batches) are vendor-specific commands of nvlane
-//! targets: `docs/kv-commands.md`. [`vendor`](KeyValueNamespace::vendor) tells which of them a controller supports.
+//! targets: `docs/kv-commands.md`. [`vendor`](KeyValueNamespace::vendor) lists those that a controller supports.
 //!
 //! # Interrupted operations
 //!
@@ -189,7 +189,7 @@ impl KeyValueNamespace {
     }
 
     /// Atomically changes the number that is a key's value. The result is the previous number, from which
-    /// [`AtomicOperation::took_effect`] tells whether it changed.
+    /// [`AtomicOperation::took_effect`] derives whether it changed.
     ///
     /// # Errors
     /// [`InvalidCommand::Unsupported`].

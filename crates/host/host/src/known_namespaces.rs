@@ -18,7 +18,7 @@ use crate::attachment::{Barrier, Inaccessible};
 /// Identities beyond this number are forgotten once their namespaces are gone: a controller may make up many.
 const KNOWN_COUNT_MAX: usize = 4 * NAMESPACE_COUNT_MAX;
 
-/// What a namespace says of itself. A scan may miss a part of it, if a command of the scan fails.
+/// The identifiers that a namespace reports. A scan may miss some of them, if a command of the scan fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Identity {
     uuid: Option<Uuid>,

@@ -503,7 +503,7 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// What a wait without completions for `idle_ns` does next.
+    /// The next action of a wait that had no completions for `idle_ns`.
     #[inline]
     pub(crate) fn pause(&self, idle_ns: u64) -> Pause {
         if self.must_spin() {
@@ -645,7 +645,7 @@ impl<B: DataBuffer> Lane<B> {
             if budget.is_spent() {
                 break;
             }
-            // What waits behind a caravan that is on its way is not rung for.
+            // Bytes that wait behind a caravan on its way have no doorbell yet.
             if self.watch.stage() == Stage::Doorbell && !self.core.has_waiting_behind() {
                 self.watch.on_rung(self.clock.now_ns());
             }
@@ -717,7 +717,7 @@ impl<B: DataBuffer> Lane<B> {
         Ok(())
     }
 
-    /// How many bytes a receive has brought, if any.
+    /// The number of bytes that a receive has brought, if any.
     #[inline]
     fn count_received(&mut self, received: Received) -> Result<Option<usize>, LinkError> {
         let count = match received {

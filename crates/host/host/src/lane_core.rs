@@ -331,7 +331,7 @@ impl<B: DataBuffer> LaneCore<B> {
         let mut command = KeptCommand { sqe, transfer, tag };
         let is_write = matches!(tag.class, Class::Idempotent | Class::Other);
         let result = match (answer, failure) {
-            // It was done, and a caller was told that what was done in this association may be lost.
+            // It was done, and a caller has received the report that writes of this association may be lost.
             (Some((status, _)), _)
                 if status.is_success() && is_write && !self.flush.may_report(self.generation()) =>
             {
@@ -348,7 +348,7 @@ impl<B: DataBuffer> LaneCore<B> {
         if result == Err(Failure::Unflushed) {
             self.flush.on_interrupted(self.generation());
         }
-        // A write that was done is reported before a Flush that tells of the loss.
+        // A write that was done is reported before a Flush that reports the loss.
         match result {
             Ok(_) => self.done.push_front(command.complete(result)),
             Err(_) => self.done.push_back(command.complete(result)),

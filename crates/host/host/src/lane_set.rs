@@ -152,7 +152,7 @@ impl<B: DataBuffer> LaneSet<B> {
         }
     }
 
-    /// What a wait without completions for `idle_ns` does next. The first lane's spin budget serves all.
+    /// The next action of a wait that had no completions for `idle_ns`. The first lane's spin budget serves all.
     fn pause(&self, idle_ns: u64) -> Pause {
         let has_work = match &self.ready_set {
             Some(ready_set) => ready_set.has_unsignalled_work(&self.lanes),

@@ -274,7 +274,7 @@ impl Namespace {
         Ok(pair.map(|sqe| Command::new(sqe, Class::Other, Moves::ToController, length)))
     }
 
-    /// Has the target read and check blocks, without transfer.
+    /// Makes the target read and check blocks, without transfer.
     ///
     /// # Errors
     /// As [`read`](Self::read), or not supported.

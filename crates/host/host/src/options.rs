@@ -63,11 +63,11 @@ pub struct Options {
     /// ([`Event::AuthenticationFailed`](crate::Event::AuthenticationFailed) for the admin queue, and a warning in the log).
     /// A controller that fails to show its own secret loses the connection.
     pub reauthenticate: Option<Duration>,
-    /// The pre-shared key: every connection uses TLS 1.3 with it, and nothing is sent in clear. `None` for no TLS.
+    /// The pre-shared key: every connection uses TLS 1.3 with it, and none is unencrypted. `None` for no TLS.
     pub tls: Option<Arc<HostKeys>>,
     /// Generate the key of TLS by the authentication of the admin queue (secure channel concatenation): the first
-    /// connection, in clear, only authenticates, and all others use TLS. Needs [`credentials`](Self::credentials),
-    /// and does not go with [`tls`](Self::tls). The discovery service, which does not authenticate, stays in clear.
+    /// connection, without TLS, only authenticates, and all others use TLS. Needs [`credentials`](Self::credentials),
+    /// and does not go with [`tls`](Self::tls). The discovery service, which does not authenticate, stays unencrypted.
     ///
     /// Without the controller's secret among the credentials the host does not verify the target, and any machine at the
     /// target's address can be the other end of TLS.

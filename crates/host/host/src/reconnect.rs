@@ -43,13 +43,13 @@
 //! | Attempt fails by | Then |
 //! |---|---|
 //! | anything on the way: no connection, no answer in time, a close | attempts go on |
-//! | TLS: an alert, a failed handshake, a target in clear | attempts go on |
+//! | TLS: an alert, a failed handshake, a target without TLS | attempts go on |
 //! | authentication refused by either side; a target that demands it, or a secure channel, or does neither | attempts go on |
 //! | a status of Connect with Do Not Retry | the association ends at once |
 //! | a controller that cannot be used: its Identify data, or its answer to the ICReq | the association ends at once |
 //!
 //! A refused key or secret is no reason to end: the target may have been restarted before its keys are in place, an
-//! operator may be replacing them, and a bit that is wrong on the way fails a handshake as a wrong key does. An operator
+//! operator may be replacing them, and a bit error on the way fails a handshake as a wrong key does. An operator
 //! who removes the key of a host therefore ends its associations when their connections end, and the host reports the
 //! refusal with each attempt (in the log, and as [`Event::AttemptFailed`](crate::Event::AttemptFailed)) until it gives up.
 //!
@@ -190,7 +190,7 @@ impl Backoff {
             .saturating_mul(1u64.checked_shl(self.attempt_count).unwrap_or(u64::MAX))
             .min(settings.delay_ns_max);
         self.attempt_count = self.attempt_count.saturating_add(1);
-        // Between half and all of it: many hosts that lost one target do not return in step.
+        // Jitter, 50 to 100 % of the delay: hosts that lost the same target must not reconnect in lockstep.
         let wait_ns = wait_ns / 2 + self.random.draw() % (wait_ns / 2 + 1);
         let due_ns = now_ns.saturating_add(wait_ns);
         let lost_ns = self.lost_ns.unwrap_or(now_ns);

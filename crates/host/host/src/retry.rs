@@ -5,7 +5,7 @@
 //! | ANA inaccessible (0x302), ANA transition (0x303), namespace not ready (0x082) | holds any command, reads the ANA log again |
 //! | every other path status (type 3, but for 0x301) | holds any command but one of [`Class::Other`] |
 //! | command interrupted (0x021), transient transport error (0x022), media not ready (0x024) | submits again, a few times, any command but one of [`Class::Other`] |
-//! | internal error (0x006) | submits again, a few times, what changes nothing and what writes the same data again |
+//! | internal error (0x006) | submits again, a few times, commands that change nothing or write the same data again |
 //! | ANA persistent loss (0x301), every other status, and any with Do Not Retry | ends the command |
 //!
 //! A command held for a path status is submitted again with growing delays until
@@ -82,8 +82,8 @@ pub(crate) fn is_of_ana(status: Status) -> bool {
     status.is(Status::ANA_INACCESSIBLE) || status.is(Status::ANA_TRANSITION)
 }
 
-/// What spreads the retries of the command `sequence`. A Batch Submit follows its Collect directly, and must not be
-/// repeated before it.
+/// The seed that spreads the retries of the command `sequence`. A Batch Submit follows its Collect directly, and must
+/// not be repeated before it.
 pub(crate) fn spread_of(opcode: u8, sequence: u32) -> u32 {
     match KvOpcode::from_raw(opcode) {
         KvOpcode::BATCH_SUBMIT => sequence.wrapping_sub(1),
@@ -112,7 +112,7 @@ pub(crate) fn delay_ns(
         (Verdict::Repeat, count) => doubled(TRANSIENT_DELAY_NS_FIRST, count - 1),
         (_, count) => {
             let whole_ns = doubled(PATH_DELAY_NS_FIRST, count);
-            // Between half and all of it, by a hash of the command's number.
+            // Jitter, 50 to 100 % of the delay, by a hash of the command's number.
             let share = u64::from(spread.wrapping_mul(0x9e37_79b1) >> 16);
             whole_ns / 2 + (whole_ns / 2) * share / 0xffff
         }

@@ -1,4 +1,4 @@
-//! What the handles and lanes of an association share. The association ends when the last of them is dropped.
+//! State shared by the handles and lanes of an association. The association ends when the last of them is dropped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

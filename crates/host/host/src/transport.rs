@@ -1,4 +1,4 @@
-//! A connected socket, in clear or with TLS.
+//! A connected socket, with or without TLS.
 
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
@@ -126,7 +126,7 @@ impl Transport {
         self.socket.take().into_iter().for_each(reset);
     }
 
-    /// The socket of a connection in clear.
+    /// The socket of a connection without TLS.
     pub(crate) fn into_socket(mut self) -> Socket {
         self.socket.take().expect("until it is reset")
     }

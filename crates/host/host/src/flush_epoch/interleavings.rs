@@ -1,10 +1,10 @@
 //! All short interleavings of two lanes that share a flush epoch: no Flush succeeds that a caller takes to cover a lost
 //! write, unless a caller has received `Unflushed` since the write was reported done.
 //!
-//! What a lane hears of a loss it hears late, and a caller receives a completion later than its lane hands it out. If
-//! completions advance the epoch when they are handed out, both lanes have one owner, who polls a lane only with its
-//! messages read. If the handle acknowledges them, each lane has a thread, which may stop within a poll. A lane that is
-//! alone shares its epoch with no other.
+//! A lane hears of a loss late, and a caller receives a completion later than its lane hands it out. If completions
+//! advance the epoch when they are handed out, both lanes have one owner, who polls a lane only with its messages read.
+//! If the handle acknowledges them, each lane has a thread, which may stop within a poll. A lane that is alone shares
+//! its epoch with no other.
 
 use std::collections::HashSet;
 
@@ -52,11 +52,11 @@ struct Lane {
     attached: Option<u64>,
     /// The association that it belongs to, or belonged to last.
     generation: u64,
-    /// That of its last poll: of what it hands out in the next one.
+    /// The association of its last poll, to which the completions of the next one belong.
     polled: u64,
-    /// What has arrived and is not handed out.
+    /// Completions that have arrived and are not handed out.
     arrived: Vec<End>,
-    /// What it hands out next, that did not arrive.
+    /// Completions that it hands out next, and that did not arrive.
     done: Vec<End>,
     /// The writes that its outstanding Flush must cover.
     flush: Option<u8>,
@@ -71,7 +71,7 @@ struct World {
     /// The association that the target has.
     live: Option<u64>,
     newest: u64,
-    /// The lanes have been told that the newest association is lost.
+    /// The lanes have been notified that the newest association is lost.
     is_known_lost: bool,
     writes: Vec<Write>,
     lanes: [Lane; LANE_COUNT],
@@ -88,13 +88,13 @@ enum Step {
     Answer(usize),
     TakeIn(usize),
     Drain(usize),
-    /// The target loses the association, and what is not durable.
+    /// The target loses the association, and writes that are not durable.
     Lose,
-    /// The lanes are sent the news.
+    /// The lanes are notified of the loss.
     Tell,
-    /// A lane hears of the loss: what has arrived was not received.
+    /// A lane hears of the loss before it has received the completions that have arrived.
     Hear(usize),
-    /// The same, but it was received, and held back by bytes that the kernel had not released.
+    /// As `Hear`, but they were received, and held back by bytes that the kernel had not released.
     HearLate(usize),
     /// Another association is up.
     ComeUp,
@@ -192,7 +192,7 @@ impl World {
             Step::Hear(at) | Step::HearLate(at) => {
                 let lane = &self.lanes[at];
                 let is_late = matches!(step, Step::HearLate(_));
-                // Its own connection is lost, or it has been told of another.
+                // Its own connection is lost, or it was notified of another.
                 lane.attached.is_some_and(|of| of < self.newest || self.live.is_none())
                     && (!is_late || !lane.arrived.is_empty())
             }
@@ -306,7 +306,7 @@ impl World {
         Ok(())
     }
 
-    /// A lane that was in this association hands something out.
+    /// A lane that was in this association hands out a completion.
     fn hand_out(&mut self, end: End, generation: u64) -> Result<(), String> {
         match self.mode {
             Mode::Alone | Mode::HandingOut => self.on_received(end),

@@ -1,4 +1,4 @@
-//! What the completions of key-value commands mean to a caller, whichever way it waits for them.
+//! The results of key-value commands for a caller, however it waits for them.
 
 use wire::kv::{Key, KeyList};
 use wire::status::Status;

@@ -69,7 +69,7 @@ impl Link {
         }
     }
 
-    /// The error, with the name of what it happened to.
+    /// The error, with the name of the step that failed.
     pub(super) fn named(&self, cause: LinkError) -> LinkError {
         match (cause, self) {
             (LinkError::TimedOut { waited_ms, .. }, Self::Securing(_)) => {

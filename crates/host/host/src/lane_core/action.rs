@@ -1,4 +1,4 @@
-//! What the driver of a lane has to do.
+//! Actions for the driver of a lane.
 
 use std::net::SocketAddr;
 

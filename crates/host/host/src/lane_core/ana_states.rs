@@ -29,7 +29,8 @@ impl AnaStates {
         self.has_any
     }
 
-    /// Why commands of a namespace are not sent. What is for all namespaces fails with any one of them.
+    /// Why commands of a namespace are not sent. A command for all namespaces fails if it would fail on any one of
+    /// them.
     pub(super) fn of(&self, nsid: Nsid) -> Option<Barrier> {
         if nsid == Nsid::ALL {
             let mut barriers = self.inaccessible.iter().map(|(_, barrier)| *barrier);

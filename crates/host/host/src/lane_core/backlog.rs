@@ -38,7 +38,7 @@ pub(super) struct FailedCommand<B> {
     pub(super) status: Status,
 }
 
-/// What becomes of a failed command.
+/// The outcome of a failed command.
 #[derive(Debug)]
 pub(super) enum Retried<B> {
     /// It is in the backlog again. The ANA log must be read again if `wants_ana`.
@@ -208,7 +208,7 @@ impl<B> Backlog<B> {
     }
 
     /// Moves held commands to those that wait; returns halves of pairs that end. `newest` is the last sequence number
-    /// submitted; `is_out` tells whether the command of a sequence number is outstanding.
+    /// submitted; `is_out`: whether the command of a sequence number is outstanding.
     pub(super) fn release(
         &mut self,
         release: Release,
@@ -220,25 +220,25 @@ impl<B> Backlog<B> {
         ended
     }
 
-    /// Takes the content of the ANA log; a [`release`](Self::release) of what is returned follows.
+    /// Takes the content of the ANA log; a [`release`](Self::release) of the returned commands follows.
     pub(super) fn on_inaccessible(&mut self, inaccessible: &Inaccessible) -> Release {
         Release::Ana { has_changed: self.ana.update(inaccessible) }
     }
 
-    /// The connection is live; a [`release`](Self::release) of what is returned follows: commands held for an ANA state
-    /// of the last connection are compared with the states of this one.
+    /// The connection is live; a [`release`](Self::release) of the returned commands follows: commands held for an ANA
+    /// state of the last connection are compared with the states of this one.
     pub(super) fn on_live(&mut self) -> Release {
         self.connection_wait.end();
         Release::Ana { has_changed: false }
     }
 
-    /// The connection is lost, and with it its own commands, and what its controller said about namespaces.
+    /// The connection is lost, and with it its own commands, and the ANA states that its controller reported.
     pub(super) fn on_down(&mut self) {
         self.waiting.retain(|command| !command.tag.has(IS_OWN));
         self.ana = AnaStates::default();
     }
 
-    /// Ends held commands whose time is over; a [`release`](Self::release) of what is due follows.
+    /// Ends held commands whose time is over; a [`release`](Self::release) of the due commands follows.
     pub(super) fn expire(&mut self, now_ns: u64, newest: u32) -> Vec<Completion<B>> {
         self.held.expire(now_ns, self.limits.path_timeout_ns, newest)
     }

@@ -128,7 +128,7 @@ impl<B> HeldCommands<B> {
 
     /// Releases commands. Both halves of a fused pair are released, or neither: a half whose other half is outstanding
     /// stays held, one whose other half has ended ends with its own status. `newest` is the last sequence number
-    /// submitted; `is_out` tells whether the command of a sequence number is outstanding.
+    /// submitted; `is_out`: whether the command of a sequence number is outstanding.
     pub(super) fn release(
         &mut self,
         release: Release,

@@ -83,7 +83,7 @@ impl<B: DataBuffer> LaneCore<B> {
         let in_capsule = attachment.limits.in_capsule_bytes.min(self.settings.in_capsule_bytes_max);
         self.queue.set_in_capsule_bytes(in_capsule);
         match connected.demand {
-            // Asked of admin queues: an I/O queue sets up none.
+            // Requested on admin queues only: an I/O queue sets up no secure channel.
             Demand::SecureChannel => Err(ControllerError::SecureChannelRequired.into()),
             Demand::Authentication => {
                 self.begin_authentication(&attachment, now_ns)?;

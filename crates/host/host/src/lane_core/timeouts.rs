@@ -13,7 +13,7 @@ use crate::error::LinkError;
 
 pub(super) const MS: u64 = 1_000_000;
 
-/// What [`clock_ms`] is ahead of the clock: it wraps once the clock shows a second, and not only after 49 days.
+/// Offset of [`clock_ms`] from the clock: it wraps once the clock shows a second, and not only after 49 days.
 const AHEAD_MS: u64 = u32::MAX as u64 - 1000;
 
 /// ms of a clock in ns; never 0. Wraps every 49 days: only differences count.
