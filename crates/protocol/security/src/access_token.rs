@@ -22,7 +22,7 @@ pub const TEXT_BYTES_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub struct AccessToken(SecretBytes);
 
-/// What is wrong with a token. It never has a part of the token.
+/// The error of a malformed token. It never has a part of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessTokenError {
     /// Too short or too long.
@@ -46,7 +46,7 @@ impl AccessToken {
         core::str::from_utf8(self.0.expose()).unwrap_or_default()
     }
 
-    /// Proves to who sent the challenge that this end has the token. `purpose` keeps a proof from being of use elsewhere.
+    /// Proves to the sender of the challenge that this end has the token. A proof is of no use for another `purpose`.
     #[must_use]
     pub fn prove(&self, purpose: &str, challenge: &[u8; CHALLENGE_BYTES]) -> SecretBytes {
         HashFunction::Sha256.hmac(self.0.expose(), &[purpose.as_bytes(), challenge])

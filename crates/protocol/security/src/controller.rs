@@ -61,7 +61,7 @@ impl ControllerSettings {
     }
 }
 
-/// What an Authentication Receive gets.
+/// The outcome of an Authentication Receive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     /// This message; the rest of the buffer is zero.
@@ -136,7 +136,7 @@ enum State {
     Failed,
 }
 
-/// What a transaction has shown and generated; it counts once the transaction has succeeded.
+/// The results of a transaction; they count once the transaction has succeeded.
 #[derive(Debug)]
 struct Proof {
     authenticated: Authenticated,
@@ -182,7 +182,8 @@ impl ControllerAuthentication {
     }
 
     /// Takes the secrets, hash functions and groups for the transactions to come, between two of them. Without settings
-    /// the host has no secret any more, and none of its transactions succeeds. The names stay, and what may be generated.
+    /// the host has no secret any more, and none of its transactions succeeds. The names and the permitted key
+    /// generation stay.
     pub fn set_secrets(&mut self, settings: Option<&ControllerSettings>) {
         debug_assert!(!self.is_running(), "a transaction ends with the secrets that it began with");
         match settings {
@@ -194,8 +195,8 @@ impl ControllerAuthentication {
         }
     }
 
-    /// The host begins another transaction before the present one, which is not its first, has ended: a command of that may
-    /// have failed on the way. A refusal stands.
+    /// The host begins another transaction before the present one, which is not its first, has ended: one of its
+    /// commands may have failed on the way. A refusal stands.
     pub fn restart(&mut self) {
         if self.is_running() && !self.is_owed() && !matches!(self.state, State::Failure1(_)) {
             self.abandon();
@@ -238,8 +239,8 @@ impl ControllerAuthentication {
         matches!(self.state, State::Failed)
     }
 
-    /// Takes the message of an Authentication Send, which always completes with success: what is wrong with the message
-    /// the host learns by its next Receive.
+    /// Takes the message of an Authentication Send, which always completes with success: the host learns of errors in
+    /// the message by its next Receive.
     #[allow(clippy::needless_pass_by_value)] // Taken, so that no other transaction can use it.
     pub fn on_send(&mut self, message: &[u8], fresh: Fresh) {
         match self.accept(message, &fresh) {
@@ -491,7 +492,7 @@ impl ControllerAuthentication {
         self.state = State::Failure1(reason);
     }
 
-    /// Makes results on their way those of the past.
+    /// Drops the exponentiation; a result on its way is ignored.
     fn abandon(&mut self) {
         self.exponentiation = None;
         self.exponentiation_count = self.exponentiation_count.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! Hash functions of authentication, and what is computed with them.
+//! Hash functions of authentication, and their uses.
 
 use core::fmt;
 
@@ -105,8 +105,9 @@ impl HashFunction {
     }
 }
 
-/// Overwrites the stack below, when dropped. The libraries wipe the state of a hash function when it is dropped, but not
-/// what its moves leave behind: the last bytes that it took in, be they of a password, and the block of a key.
+/// Overwrites the stack below, when dropped. The libraries wipe the state of a hash function when it is dropped, but
+/// not the copies that its moves leave behind: the last bytes that it took in, be they of a password, and the block of
+/// a key.
 struct StackWiped;
 
 impl Drop for StackWiped {

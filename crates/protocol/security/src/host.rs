@@ -38,7 +38,7 @@ pub enum HostFailure {
     /// The controller refused the host.
     #[error("the controller refused the host: {0}")]
     Refused(Reason),
-    /// The host refuses the controller, and tells it.
+    /// The host refuses the controller, and sends the reason.
     #[error("the host refuses the controller: {0}")]
     Refuses(Reason),
 }
@@ -85,7 +85,7 @@ enum State {
     Ended(Result<Authenticated, HostFailure>),
 }
 
-/// What the controller is to answer a reply with.
+/// The values that the controller's answer to a reply must have.
 #[derive(Debug)]
 struct Expected {
     hash: HashFunction,
@@ -170,7 +170,7 @@ impl HostAuthentication {
         }
     }
 
-    /// The outcome, once there is one and the controller has been told.
+    /// The outcome, once there is one and it was sent to the controller.
     #[must_use]
     pub const fn outcome(&self) -> Option<Result<Authenticated, HostFailure>> {
         match &self.state {
@@ -208,7 +208,7 @@ impl HostAuthentication {
         }
     }
 
-    /// Checks that the controller chose what was offered.
+    /// Checks that the controller chose from the offer.
     fn challenged(&mut self, challenge: Challenge) -> Result<State, Reason> {
         // By reading, Linux 6.12 targets may choose a group that was not offered.
         if !self.offer.hashes.contains(&challenge.hash) {

@@ -10,7 +10,7 @@ use crate::secret_bytes::SecretBytes;
 /// Longest text of a key: prefix, form, and 68 bytes in base64.
 const TEXT_BYTES_MAX: usize = 13 + 3 + 92 + 1;
 
-/// What is wrong with the text of a key. The message never contains a part of it.
+/// The error of a malformed text of a key. The message never contains a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyTextError {
     /// Another prefix.

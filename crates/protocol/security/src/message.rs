@@ -115,7 +115,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a host offers. Reading keeps the known identifiers, each once, in the host's order.
+/// The offer of a host. Reading keeps the known identifiers, each once, in the host's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiate {
     /// Chosen by the host; all messages of the transaction have it.
@@ -230,7 +230,7 @@ pub struct Reply {
     /// R1, as long as the digest.
     pub response: Vec<u8>,
     /// The host's own challenge C2 and its sequence number S2. If S2 is 0, the controller need not show its key, and C2
-    /// serves to generate a key only; so without C2, which generates no key.
+    /// serves to generate a key only; nor need it without C2, and then no key is generated.
     pub challenge: Option<(Vec<u8>, u32)>,
     /// The host's public value, as long as the group's prime.
     pub public: Vec<u8>,

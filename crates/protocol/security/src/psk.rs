@@ -1,4 +1,4 @@
-//! Pre-shared keys of TLS 1.3: what both ends derive from a configured key or from an authentication. wire §22.5
+//! Pre-shared keys of TLS 1.3: derived by both ends from a configured key or from an authentication. wire §22.5
 
 use core::fmt;
 
@@ -94,11 +94,11 @@ pub struct Psk {
     pub(crate) key: SecretBytes,
 }
 
-/// What TLS is given.
+/// The input of TLS.
 #[derive(Clone, Debug)]
 pub struct TlsPsk {
-    /// The identity, sent in clear. That of version 0 has more than 255 bytes if the names are long; then
-    /// no key exists for it and [`Psk::tls`] gives none.
+    /// The identity, sent unencrypted. That of version 0 has more than 255 bytes if the names are long; then no key
+    /// exists for it and [`Psk::tls`] gives none.
     pub identity: String,
     /// The key.
     pub key: SecretBytes,

@@ -1,4 +1,4 @@
-//! Secret bytes: keys and what is derived from them.
+//! Secret bytes: keys and values derived from them.
 
 use core::fmt;
 

@@ -1,20 +1,20 @@
 //! Secure channel concatenation: whether an authentication also generates a pre-shared key of TLS. wire §22.3
 //!
 //! ```text
-//! connection in clear: Connect ─▶ authentication with SC_C 2 ─▶ both ends have the key, the host closes
+//! connection without TLS: Connect ─▶ authentication with SC_C 2 ─▶ both ends have the key, the host closes
 //! connection with TLS: handshake with the generated key ─▶ Connect of the admin queue, then of I/O queues
 //!                      authentication with SC_C 3 on the admin queue ─▶ another key for connections to come
 //! ```
 
-/// What a host asks for with SC_C of its Negotiate.
+/// The request of a host, by SC_C of its Negotiate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SecureChannel {
     /// The authentication generates no key.
     #[default]
     None,
-    /// NEWTLSPSK: a key for TLS, asked for on a connection in clear.
+    /// NEWTLSPSK: a key for TLS, requested on an unencrypted connection.
     NewTlsPsk,
-    /// REPLACETLSPSK: another key, asked for on a connection with TLS by a generated key, in place of that one.
+    /// REPLACETLSPSK: another key, requested on a connection with TLS by a generated key, in place of that one.
     ReplaceTlsPsk,
 }
 

@@ -1,4 +1,4 @@
-//! Responses: what each side computes to show that it has its key. wire §22.4
+//! Responses: the values by which each side proves its key. wire §22.4
 
 use crate::hash::HashFunction;
 use crate::names::Names;
@@ -6,7 +6,7 @@ use crate::psk::Psk;
 use crate::secret_bytes::SecretBytes;
 use crate::secure_channel::SecureChannel;
 
-/// Who responds.
+/// The side that responds.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     /// With R1.

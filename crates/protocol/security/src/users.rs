@@ -25,7 +25,7 @@ struct User {
     tag: SecretBytes,
 }
 
-/// What is wrong with a list of users. It never has a part of a line.
+/// The error of a malformed list of users. It never has a part of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsersError {
     /// A line without a colon.

@@ -1,4 +1,4 @@
-//! What a certificate of a target is made from, and whether clients have to show one of theirs.
+//! The texts that a certificate of a target is made from, and whether clients have to show one of theirs.
 
 use core::fmt;
 use core::str::FromStr;

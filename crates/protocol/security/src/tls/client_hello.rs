@@ -6,19 +6,19 @@
 /// Longest ClientHello with its records, bytes. Those of OpenSSL and GnuTLS have 300 to 1,500.
 pub(super) const HELLO_BYTES_MAX: usize = 8192;
 
-/// Identities of one ClientHello that are looked at.
+/// Identities of one ClientHello that are examined.
 const IDENTITY_COUNT_MAX: usize = 8;
 
 pub(super) const HANDSHAKE_RECORD: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const PRE_SHARED_KEY: u16 = 41;
 
-/// What the bytes so far say.
+/// The result of reading the bytes so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Hello {
     /// The message is not complete.
     Incomplete,
-    /// It is, and offers these identities, at most [`IDENTITY_COUNT_MAX`] of them.
+    /// Complete: the offered PSK identities, at most [`IDENTITY_COUNT_MAX`] of them.
     Offers(Vec<Vec<u8>>),
     /// It offers no PSK.
     NoPsk,
@@ -26,7 +26,7 @@ pub(super) enum Hello {
     Malformed,
 }
 
-/// Reads big-endian lengths and what they count.
+/// Reads big-endian lengths and the bytes that they count.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -64,7 +64,7 @@ pub(super) fn read(stream: &[u8]) -> Hello {
     let mut records = Reader(stream);
     let mut message = Vec::new();
     loop {
-        // Whatever is wrong is said as soon as it is there.
+        // An error is reported as soon as its bytes are there.
         match records.0 {
             [] => return Hello::Incomplete,
             [HANDSHAKE_RECORD] | [HANDSHAKE_RECORD, 3] => return Hello::Incomplete,

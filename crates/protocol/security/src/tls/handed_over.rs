@@ -1,4 +1,4 @@
-//! What s2n-tls hands over of a connection with TLS 1.3: the serialized connection, version 1 of its layout.
+//! The state of a connection with TLS 1.3 that s2n-tls hands over: the serialized connection, version 1 of its layout.
 //!
 //! ```text
 //! version 8 │ TLS 2 │ suite 2 │ records of the host 8 │ of the target 8 │ fragment 2 │ secret of the host │ of the target │ resumption
@@ -33,7 +33,7 @@ pub(super) fn read(cipher: Cipher, serialized: &[u8]) -> Option<TrafficOfBoth> {
     let secret_bytes = cipher.hash().digest_bytes();
     let (host, rest) = secrets.split_at_checked(secret_bytes)?;
     let (target, resumption) = rest.split_at_checked(secret_bytes)?;
-    // All zero is what a library would leave that does not keep a secret any more.
+    // A library that no longer keeps a secret would leave zeros.
     let is_secret = |bytes: &[u8]| bytes.iter().any(|&byte| byte != 0);
     if resumption.len() != secret_bytes || !is_secret(host) || !is_secret(target) {
         return None;

@@ -1,4 +1,4 @@
-//! Identities of PSKs: who the peer says that it is. wire §22.5
+//! Identities of PSKs: the names that the peer claims. wire §22.5
 
 use core::fmt;
 use core::str::FromStr;

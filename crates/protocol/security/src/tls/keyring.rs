@@ -115,7 +115,8 @@ impl Keyring {
     fn search(&self, identity: &str, budget: &mut Budget) -> Option<Found> {
         let found = self.search_own(identity, budget)?;
         if let Some(also) = &self.also {
-            // An identity of version 0 does not name the key. Both keys are ours: how long this takes tells nothing.
+            // An identity of version 0 does not name the key. Both keys are ours: the time of this comparison reveals
+            // nothing.
             let other = also.search(identity, budget)?;
             (other.1.key.expose() == found.1.key.expose()).then_some(())?;
         }
@@ -129,7 +130,7 @@ impl Keyring {
             for known in &candidates {
                 budget.take()?;
                 let found = derive(&known.key, derivation, parts.version, &parts.host, &parts.subsystem);
-                // Identities are public: how long this takes tells nothing.
+                // Identities are public: the time of this comparison reveals nothing.
                 if let Some(psk) = found.filter(|psk| psk.identity == identity) {
                     return Some((parts, psk, derivation));
                 }
@@ -200,7 +201,7 @@ impl IdentityOffer {
 }
 
 impl HostKeys {
-    /// What the host offers to a subsystem: the key under each identity of the offer, in order.
+    /// The offer of the host to a subsystem: the key under each identity of the offer, in order.
     #[must_use]
     pub fn offer(&self, identities: IdentityOffer, host: &HostName, subsystem: &Nqn) -> Vec<TlsPsk> {
         let versions = match identities {
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(find(&ring, 2), [false]);
     }
 
-    /// Anybody may send a ClientHello, with the most identities that are looked at.
+    /// Anybody may send a ClientHello, with the most identities that are examined.
     #[test]
     fn a_client_hello_costs_a_bounded_number_of_derivations() {
         let name = |at: usize| format!("nqn.2016-06.io.nvlane:disk{at}");

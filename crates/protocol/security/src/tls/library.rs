@@ -49,7 +49,7 @@ const CERTIFICATE_POLICY: &str = "20251014";
 /// Most certificates of a client's chain.
 const CHAIN_DEPTH_MAX: u16 = 7;
 
-/// What the library reads and writes.
+/// The buffers that the library reads from and writes to.
 struct Wires {
     /// Bytes of the peer at `start..end`. Empty while there are none: idle connections have no buffer.
     input: Vec<u8>,
@@ -126,7 +126,7 @@ unsafe extern "C" fn send(context: *mut c_void, from: *const u8, length: u32) ->
     let length = usize::try_from(length).unwrap_or(0);
     // SAFETY: the caller's promise.
     let bytes = unsafe { core::slice::from_raw_parts(from, length) };
-    // Each call has whole records, because each is taken whole.
+    // The library always passes complete records.
     wires.is_encrypted = wires.is_encrypted || has_encrypted_record(bytes);
     wires.output.extend_from_slice(bytes);
     c_int::try_from(length).unwrap_or(c_int::MAX)
@@ -138,7 +138,7 @@ fn would_block() -> c_int {
     -1
 }
 
-/// Has the library start, which takes some milliseconds the first time.
+/// Starts the library, which takes some milliseconds the first time.
 pub(super) fn prepare() -> Result<(), Error> {
     config(false).map(drop)
 }
@@ -328,11 +328,11 @@ impl Library {
         negotiated
     }
 
-    /// The records after the handshake; `None` with TLS 1.2, or with a cipher suite of certificates only, which the library
-    /// keeps. Otherwise it seals and opens nothing any more: it closes the connection and wipes its keys.
+    /// The records after the handshake; `None` with TLS 1.2, or with a cipher suite of certificates only, which the
+    /// library keeps. Otherwise it seals and opens nothing any more: it closes the connection and wipes its keys.
     ///
     /// # Errors
-    /// The library has bytes of a record, or hands over what is not the layout that is known here.
+    /// The library has bytes of a record, or hands over a layout that is not known here.
     pub(super) fn take_records(&mut self, is_host: bool) -> Result<Option<Records>, ErrorClass> {
         let Some(cipher) = self.cipher() else { return Ok(None) };
         let serialized = self.serialize().map_err(|error| class(&error))?;
@@ -358,7 +358,7 @@ impl Library {
         outcome(self.connection.poll_recv(into))
     }
 
-    /// Encrypts what `append` puts into the vector, as [`Records::write`].
+    /// Encrypts the bytes that `append` puts into the vector, as [`Records::write`].
     pub(super) fn write_gathered(
         &mut self,
         mut append: impl FnMut(&mut Vec<u8>, usize),
@@ -494,7 +494,7 @@ fn outcome<T>(poll: Poll<Result<T, Error>>) -> Result<Outcome<T>, Error> {
     }
 }
 
-/// The alert for an error: the library tells only by name what it was.
+/// The alert for an error, which the library identifies only by name.
 fn alert_for(error: &Error) -> Alert {
     match (error.kind(), error.name()) {
         (_, "S2N_ERR_BAD_PSK_BINDER" | "S2N_ERR_BAD_FINISHED") => Alert::DECRYPT_ERROR,
@@ -508,7 +508,7 @@ fn alert_for(error: &Error) -> Alert {
     }
 }
 
-/// What an error is to a session.
+/// The meaning of an error for a session.
 #[derive(Clone, Copy)]
 pub(super) enum ErrorClass {
     /// The peer has sent an alert.
@@ -535,7 +535,7 @@ mod tests {
     use crate::secret_bytes::SecretBytes;
     use crate::tls::Read;
 
-    /// Moves what one end has for the other.
+    /// Moves the output of one end to the other.
     fn carry(from: &mut Library, to: &mut Library) -> usize {
         let bytes = core::mem::take(from.output_mut());
         let count = bytes.len();
@@ -543,7 +543,7 @@ mod tests {
         count
     }
 
-    /// What was received before must have been taken.
+    /// The earlier input must have been taken.
     fn give(to: &mut Library, bytes: &[u8]) {
         if !bytes.is_empty() {
             to.input_room()[..bytes.len()].copy_from_slice(bytes);

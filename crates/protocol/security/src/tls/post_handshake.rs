@@ -6,7 +6,7 @@ use super::record_error::RecordError;
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
-/// What a peer asks for.
+/// The request of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// Records after this one have the next key.

@@ -1,6 +1,6 @@
 //! The result of a read of plaintext.
 
-/// What a read has brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// This many bytes of plaintext, at least one.

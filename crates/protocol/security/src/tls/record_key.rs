@@ -48,8 +48,8 @@ impl RecordKey {
         self.record_count
     }
 
-    /// Decrypts `sealed`, which ends with its tag, into `into`, which is shorter by the tag. Returns whether the record is
-    /// what the peer sealed; if not, `into` has anything.
+    /// Decrypts `sealed`, which ends with its tag, into `into`, which is shorter by the tag. Returns whether the record
+    /// is as the peer sealed it; if not, the content of `into` is arbitrary.
     pub(super) fn open(&mut self, header: &[u8], sealed: &[u8], into: &mut [u8]) -> bool {
         let Some((sealed, tag)) = sealed.split_last_chunk::<TAG_BYTES>() else { return false };
         let Some(nonce) = self.next_nonce() else { return false };

@@ -84,7 +84,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// The records after a handshake. `input` is what was received behind it, `output` what is still to be sent of it.
+    /// The records after a handshake. `input` was received behind it, `output` is the rest of it to be sent.
     pub(super) fn new(
         is_host: bool,
         cipher: Cipher,
@@ -116,7 +116,7 @@ impl Records {
         }
     }
 
-    /// Room for bytes of the peer: at least what completes a record.
+    /// Room for bytes of the peer: at least for the rest of a record.
     pub(super) fn input_room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.input.copy_within(self.start..self.end, 0);
@@ -140,7 +140,7 @@ impl Records {
         self.is_ended = true;
     }
 
-    /// Whether a read has something: plaintext, a complete record, or an error.
+    /// Whether a read has a result: plaintext, a complete record, or an error.
     pub(super) fn has_input(&self) -> bool {
         self.plain_start < self.plain_end || (!self.is_peer_closed && !matches!(self.next_record(), Ok(None)))
     }
@@ -289,7 +289,7 @@ impl Records {
         let mut tail = [0; 1 + TAG_BYTES];
         let content = self.output.get_mut(content_begin..).unwrap_or_default();
         if !self.sealing.seal(&header, content, kind, &mut tail) {
-            // Not with these lengths; nothing may leave in clear.
+            // Not with these lengths; nothing may leave unencrypted.
             content.zeroize();
             self.output.truncate(begin);
             self.is_closed = true;
@@ -386,7 +386,7 @@ mod tests {
         records.on_input(bytes.len());
     }
 
-    /// Reads all there is into pieces of `room` bytes.
+    /// Reads all available bytes into pieces of `room` bytes.
     fn read_all(records: &mut Records, room: usize) -> (Vec<u8>, Result<Read, RecordError>) {
         let (mut all, mut piece) = (Vec::new(), vec![0; room]);
         loop {
@@ -527,7 +527,7 @@ mod tests {
         }
         // The KeyUpdate follows the last record at once.
         assert_eq!(counts, [4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0]);
-        // Records with used nonces are not what the peer sealed.
+        // Records with used nonces do not verify.
         let mut again = Records::new(true, cipher, secrets(), &[], Vec::new());
         let mut target = Records::new(false, cipher, traffic(), &[], Vec::new());
         let mut left = Some([9]);
@@ -545,7 +545,7 @@ mod tests {
         assert!(records.input_room().len() <= FIRST_INPUT_BYTES);
         give(&mut records, &begun[..1]);
         assert!(records.is_within_record() && records.input.capacity() <= FIRST_INPUT_BYTES);
-        // Who fills it gets more; the part of a record that follows stays when the rest is freed.
+        // A peer that fills it gets more; the part of a record that follows stays when the rest is freed.
         let (mut records, mut key) = target();
         let whole = vec![1; PLAIN_BYTES_MAX];
         let bytes: Vec<u8> = (0..20).flat_map(|_| record(&mut key, APPLICATION_DATA, &whole, 0)).collect();

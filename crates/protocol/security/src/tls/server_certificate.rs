@@ -1,4 +1,4 @@
-//! The certificate with which a target answers, and which certificates it asks of clients.
+//! The certificate with which a target answers, and its demands on the certificates of clients.
 
 use s2n_tls::error::Error;
 
@@ -12,11 +12,11 @@ use super::x509::{CertificateFields, UtcTime};
 pub struct CertificateError {
     /// Which text.
     pub text: CertificateText,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: CertificateProblem,
 }
 
-/// What is wrong with a certificate, its key, or the certificates of authorities.
+/// A problem of a certificate, its key, or the certificates of authorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateProblem {
     /// No certificate.
@@ -48,7 +48,7 @@ pub struct ServerCertificate {
     pub(super) config: CertificateConfig,
     fields: CertificateFields,
     clients: ClientCertificates,
-    /// The texts, except for the key, to tell whether another one is the same.
+    /// The texts, except for the key, to compare certificates.
     public: String,
 }
 

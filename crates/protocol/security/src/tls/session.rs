@@ -57,10 +57,10 @@ enum State {
     Open(Box<Records>),
 }
 
-/// What a handshake has agreed on.
+/// The parameters that a handshake has agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Established {
-    /// Who has proved to have the key.
+    /// The identity that the peer has proved.
     pub identity: PskIdentity,
     /// The identity as text: that of a generated key names the key.
     pub text: String,
@@ -70,7 +70,7 @@ pub struct Established {
     pub derivation: Derivation,
 }
 
-/// What a handshake with a certificate of the target has agreed on.
+/// The parameters that a handshake with a certificate of the target has agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithCertificate {
     /// The version of TLS.
@@ -81,7 +81,7 @@ pub struct WithCertificate {
     pub client: Option<String>,
 }
 
-/// What a handshake has agreed on.
+/// The parameters that a handshake has agreed on.
 enum Agreed {
     Psk(Box<Established>),
     Certificate(WithCertificate),
@@ -116,10 +116,10 @@ pub enum Failure {
     NoProof,
 }
 
-/// Has the TLS library start: else the first session does, which takes some milliseconds more then.
+/// Starts the TLS library: else the first session does, which takes some milliseconds more then.
 ///
 /// # Errors
-/// It cannot.
+/// It cannot start.
 pub fn prepare() -> Result<(), Failure> {
     library::prepare().map_err(|error| Failure::Protocol(error.message()))
 }
@@ -169,7 +169,7 @@ impl Session {
         }
     }
 
-    /// What the handshake with a pre-shared key has agreed on, once it is complete.
+    /// The parameters that the handshake with a pre-shared key has agreed on, once it is complete.
     #[must_use]
     pub fn established(&self) -> Option<&Established> {
         match &self.agreed {
@@ -178,7 +178,7 @@ impl Session {
         }
     }
 
-    /// What the handshake with a certificate has agreed on, once it is complete.
+    /// The parameters that the handshake with a certificate has agreed on, once it is complete.
     #[must_use]
     pub fn with_certificate(&self) -> Option<&WithCertificate> {
         match &self.agreed {
@@ -206,7 +206,7 @@ impl Session {
             State::Hello { stream, .. } | State::First { stream, .. } => {
                 let have = stream.len();
                 let room = HELLO_BYTES_MAX.saturating_sub(have).min(most);
-                // A record at a time is enough: who sends more has it wait in the socket.
+                // A record at a time is enough: more input waits in the socket.
                 let mut chunk = [0; 2048];
                 let room = chunk.get_mut(..room.min(2048)).filter(|room| !room.is_empty())?;
                 let (count, result) = receive(room);
@@ -220,7 +220,7 @@ impl Session {
                 let room = room.get_mut(..most.min(room_bytes)).filter(|room| !room.is_empty())?;
                 let (count, result) = receive(room);
                 self.quiet_bytes = self.quiet_bytes.saturating_add(count);
-                // A target in clear answers a ClientHello with a PDU.
+                // A target without TLS answers a ClientHello with a PDU.
                 let is_tls =
                     room.get(..count).and_then(<[u8]>::first).is_none_or(|first| matches!(first, 20..=23));
                 if self.is_untried && count > 0 {
@@ -324,14 +324,14 @@ impl Session {
             }
             Ok(Outcome::Waits) => self.dry(),
             Err(error) => match library::class(&error) {
-                // Without close_notify. PDUs and commands have their own lengths: what is cut off is not executed.
+                // Without close_notify. PDUs and commands have their own lengths: one that is cut off is not executed.
                 ErrorClass::Closed => Ok(Read::Ended),
                 class => Err(self.fail(class)),
             },
         }
     }
 
-    /// More input is needed: unless there was so much without plaintext that the peer only keeps this side busy.
+    /// More input is needed: an error if the peer has sent so much without plaintext that it only keeps this side busy.
     fn dry(&mut self) -> Result<Read, Failure> {
         if self.quiet_bytes <= QUIET_BYTES_MAX {
             return Ok(Read::Dry);
@@ -477,7 +477,7 @@ impl Session {
                         None => {
                             let first = identities.first().map(|first| String::from_utf8_lossy(first));
                             let first = first.unwrap_or_default().into_owned();
-                            // As for a wrong key: the alert does not tell which names exist. RFC 8446 section 6.2
+                            // As for a wrong key: the alert does not reveal which names exist. RFC 8446 section 6.2
                             (Failure::UnknownIdentity(first), Some(Alert::DECRYPT_ERROR))
                         }
                     }

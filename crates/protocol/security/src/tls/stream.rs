@@ -9,7 +9,7 @@ use reactor::{Received, Segment, Sent, Socket};
 use super::client_hello::HANDSHAKE_RECORD;
 use super::{Established, Failure, Read, Session, WithCertificate};
 
-/// Plaintext that is encrypted before the socket is asked to take it, bytes: four full records.
+/// Plaintext that is encrypted before it is offered to the socket, bytes: four full records.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Room that is left for the rest of a record before the socket is read again, bytes.
@@ -18,12 +18,13 @@ const RECORD_ROOM_BYTES: usize = 17 << 10;
 /// Whether a listener speaks TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Connections in clear only.
+    /// Unencrypted connections only.
     #[default]
     Off,
-    /// Either: the first byte of a connection tells.
+    /// Either: the first byte of a connection decides.
     Allowed,
-    /// TLS; in clear only an admin queue whose authentication generates a key of TLS, by secure channel concatenation.
+    /// TLS; unencrypted only an admin queue whose authentication generates a key of TLS, by secure channel
+    /// concatenation.
     Concatenated,
     /// TLS only.
     Required,
@@ -61,16 +62,16 @@ impl fmt::Display for Policy {
 
 /// The socket below a [`Stream`].
 pub trait ByteSocket {
-    /// Receives what has arrived.
+    /// Receives the bytes that have arrived.
     fn receive(&mut self, into: &mut [u8]) -> Received;
 
     /// Sends as much as fits.
     fn send(&mut self, bytes: &[u8]) -> Sent;
 
-    /// This plaintext was encrypted; its records are sent next. For sockets that look at what a connection carries.
+    /// This plaintext was encrypted; its records are sent next. For sockets that inspect the content of a connection.
     fn note_encrypted(&mut self, _plaintext: &[u8]) {}
 
-    /// This plaintext was decrypted from what was received.
+    /// This plaintext was decrypted from received records.
     fn note_decrypted(&mut self, _plaintext: &[u8]) {}
 }
 
@@ -88,11 +89,11 @@ impl ByteSocket for &Socket {
 #[derive(Debug)]
 pub struct Stream {
     session: Session,
-    /// The first byte decides whether the connection is in clear.
+    /// The first byte decides whether the connection is unencrypted.
     decides: bool,
     is_clear: bool,
     /// Bytes at the end of the plaintext taken last that are encrypted, and reported as sent once the socket has them:
-    /// so a caller that sees the socket full knows it in the usual way.
+    /// so the caller sees in the usual way that the socket is full.
     owed: usize,
     /// The socket may have more than the last [`receive`](Self::receive) took.
     may_have_more: bool,
@@ -107,7 +108,7 @@ impl Stream {
         Self { session, decides: false, is_clear: false, owed: 0, may_have_more: false, has_end: false }
     }
 
-    /// As [`new`](Self::new), unless the first byte of the peer shows that it sends in clear:
+    /// As [`new`](Self::new), unless the first byte of the peer shows that it sends without TLS:
     /// [`is_clear`](Self::is_clear).
     #[must_use]
     pub const fn allowing_clear(session: Session) -> Self {
@@ -116,19 +117,19 @@ impl Stream {
         stream
     }
 
-    /// Whether the connection is in clear: its socket is used without this stream from now on.
+    /// Whether the connection is unencrypted: its socket is used without this stream from now on.
     #[must_use]
     pub const fn is_clear(&self) -> bool {
         self.is_clear
     }
 
-    /// What the handshake has agreed on, once it is complete.
+    /// The parameters that the handshake has agreed on, once it is complete.
     #[must_use]
     pub fn established(&self) -> Option<&Established> {
         self.session.established()
     }
 
-    /// What the handshake with a certificate has agreed on, once it is complete.
+    /// The parameters that the handshake with a certificate has agreed on, once it is complete.
     #[must_use]
     pub fn with_certificate(&self) -> Option<&WithCertificate> {
         self.session.with_certificate()
@@ -159,14 +160,14 @@ impl Stream {
         self.session.is_within_record()
     }
 
-    /// Whether the socket may have more than [`receive`](Self::receive) took last, although that was less than it had room
-    /// for: a caller that hears only of new input asks again.
+    /// Whether the socket may have more than [`receive`](Self::receive) took last, although that was less than it had
+    /// room for: a caller that is notified only of new input asks again.
     #[must_use]
     pub const fn may_have_more(&self) -> bool {
         self.may_have_more
     }
 
-    /// Whether something must be sent that no caller has given: of the handshake, an alert, or the rest of a record.
+    /// Whether bytes of TLS itself must be sent: of the handshake, an alert, or the rest of a record.
     #[must_use]
     pub fn has_output(&self) -> bool {
         !self.session.output().is_empty()
@@ -211,14 +212,14 @@ impl Stream {
             return received;
         }
         let received = self.receive_records(into, socket);
-        // What the handshake, a KeyUpdate or an error answers. The rest goes with the next send.
+        // The answer to a handshake, a KeyUpdate or an error. The rest goes with the next send.
         match self.flush(socket) {
             Sent::Failed(error) if matches!(received, Received::Dry) => Received::Failed(error),
             _ => received,
         }
     }
 
-    /// Looks at the first byte. Returns what was received if the connection is in clear, or if there is nothing.
+    /// Looks at the first byte. Returns the received bytes if the connection is unencrypted, or if there are none.
     fn decide(&mut self, into: &mut [IoSliceMut<'_>], socket: &mut impl ByteSocket) -> Option<Received> {
         let first = into.iter_mut().find(|slice| !slice.is_empty())?;
         let received = socket.receive(first);
@@ -298,7 +299,7 @@ impl Stream {
         if count == 0 { Received::Dry } else { Received::Bytes(count) }
     }
 
-    /// Returns what came before an end or an error. The session, or the socket, gives that again at the next receive; no
+    /// Returns the data before an end or an error. The session, or the socket, gives that again at the next receive; no
     /// event of the socket may come before.
     fn before_the_end(&mut self, count: usize) -> Received {
         self.has_end = true;

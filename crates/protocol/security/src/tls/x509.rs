@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-/// What is read of a certificate.
+/// The fields that are read of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFields {
     /// The first second of its validity, Unix time.
