@@ -62,7 +62,7 @@ enum Verb {
     Verify(VerifyArguments),
     /// Show the applied layout and how the device is set.
     Status(RecordArguments),
-    /// Take an applied layout back, also after a crash in between.
+    /// Remove an applied layout, also after a crash.
     Remove(RecordArguments),
 }
 
@@ -190,7 +190,7 @@ fn cannot_work(refusals: &[Refusal]) -> Failure {
     Failure::usage(lines.join("\n"))
 }
 
-/// A plan as it is shown.
+/// The printed form of a plan.
 #[derive(Debug, Serialize)]
 struct Shown {
     #[serde(flatten)]
@@ -259,7 +259,7 @@ fn apply_layout(arguments: &LayoutArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `apply` reports.
+/// The report of `apply`.
 #[derive(Debug, Serialize)]
 struct Applied {
     plan: Plan,
@@ -309,7 +309,7 @@ impl RecordArguments {
     }
 }
 
-/// What `verify` reports.
+/// The report of `verify`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Verdict {
     interface: String,
@@ -342,14 +342,14 @@ fn verdict(arguments: &VerifyArguments) -> Result<Verdict, Failure> {
     Ok(Verdict { interface, in_line: deviations.is_empty(), deviations })
 }
 
-/// What differs from the recorded layout, or cannot be read.
+/// The deviations from the recorded layout, and values that cannot be read.
 fn compared(journal: &Journal, facts: &Device, state: &State) -> Vec<Deviation> {
     let mut deviations = verify(journal, facts, state);
     deviations.extend(unknown(journal, state));
     deviations
 }
 
-/// What the target of a state file finds out of line, beside what `verify` has found by itself.
+/// The deviations that the target of a state file finds, beside those that `verify` has found by itself.
 fn of_target(path: &Path, interface: &str, found: &[Deviation]) -> Result<Vec<Deviation>, Failure> {
     let (state, _) = state_file::read::<Served>(path)
         .map_err(|error| Failure::new(Kind::Failed, format_args!("{}: {error}", path.display())))?;
@@ -397,7 +397,7 @@ fn verify_layout(arguments: &VerifyArguments) -> Ended {
     Ok(if shown.in_line { ExitCode::SUCCESS } else { ExitCode::from(OUT_OF_LINE) })
 }
 
-/// What `status` reports.
+/// The report of `status`.
 #[derive(Debug, Serialize)]
 struct Status {
     interface: String,
@@ -450,7 +450,7 @@ fn remove_layout(arguments: &RecordArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `remove` reports.
+/// The report of `remove`.
 #[derive(Debug, Serialize)]
 struct Removed {
     interface: String,

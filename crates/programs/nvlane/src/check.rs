@@ -1,4 +1,4 @@
-//! `nvlane check`: finds mistakes in a configuration, and prints what it would serve.
+//! `nvlane check`: finds mistakes in a configuration, and prints what a target with it would serve.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -74,7 +74,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Describes what a target with this configuration would serve.
+/// Describes the namespaces and listeners of a target with this configuration.
 fn plan(config: &TargetConfig) -> String {
     let mut text = String::from("Hosts connect at\n");
     for listener in &config.listeners {
@@ -145,7 +145,7 @@ fn listener_line(listener: &ListenerConfig) -> String {
     format!("{address}: {leads_to}{reach}{}", from.unwrap_or_default())
 }
 
-/// Where memcached clients connect, and what is asked of them.
+/// Where memcached clients connect, and the requirements on them.
 fn memcached_line(listener: &MemcachedListenerConfig) -> String {
     let mut demands = Vec::new();
     if let Some(tls) = &listener.tls {

@@ -12,7 +12,7 @@ use command_line::exit::{Ended, Failure, Kind};
 /// The program.
 const LAB: &str = "nvlane-lab";
 
-/// What `nvlane-lab` reads itself.
+/// The arguments that `nvlane-lab` reads itself.
 #[derive(Debug, Args)]
 pub(crate) struct LabArguments {
     /// Options of nvlane-lab: --help lists them.

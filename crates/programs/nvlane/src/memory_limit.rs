@@ -116,7 +116,7 @@ mod tests {
             told(false).contains("take 3.50 GiB of memory, and buffers 512 MiB, but this machine has 3.99")
         );
         assert!(told(true).contains("control group"));
-        // Without namespaces in memory, the target takes what it needs to run.
+        // Without namespaces in memory, the target takes the memory that it needs to run.
         config.subsystems[0].namespaces.drain(..3);
         assert_eq!(warning_within(&config, MemoryLimit { bytes: 1 << 20, is_of_group: true }), None);
     }

@@ -242,7 +242,7 @@ enum Replay {
     Reads,
 }
 
-/// `given`: what was on the command line.
+/// `given`: the options on the command line.
 pub(crate) fn perf(arguments: &PerfArguments, given: &ArgMatches) -> Ended {
     match &arguments.command {
         Some(PerfCommand::Ceiling(arguments)) => ceiling::ceiling(arguments),
@@ -312,7 +312,7 @@ fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
         hand_over: connection.submit == Submit::Mailbox,
         steady: load.steady,
         target: target.map(|pid| Arc::new(ProcessAccount(pid)) as _),
-        // A target of this machine that is no process is the kernel's.
+        // A target of this machine without a process is the kernel's.
         beside_kernel_threads: target.is_none() && peers.iter().any(|peer| load::cpu::is_local(peer.ip())),
         drain: connection.host.answer(HostOptions::ANSWER),
     };

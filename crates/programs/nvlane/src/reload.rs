@@ -152,14 +152,14 @@ fn open(path: &Path, process: ProcessId, owner: u32) -> Result<OwnedFd, Failure>
     if facts.user != owner {
         return refused(format!("which user {} runs, but the file belongs to user {owner}", facts.user));
     }
-    // Whatever else has such a command line: SIGHUP ends nothing that handles it.
+    // Other processes may have such a command line: SIGHUP ends none that handles it.
     if !(facts.is_target && facts.handles_hup) {
         return refused("which is no nvlane target".into());
     }
     Ok(target)
 }
 
-/// What the kernel says of a process.
+/// The kernel's facts about a process.
 struct Facts {
     /// The effective user.
     user: u32,
@@ -173,7 +173,7 @@ impl Facts {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let words = std::fs::read(format!("/proc/{pid}/cmdline"))?;
         if words.is_empty() {
-            // It has ended, and its parent has not taken note.
+            // It has ended, and its parent has not waited for it.
             return Err(io::ErrorKind::NotFound.into());
         }
         Self::parse(&status, &words).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -210,7 +210,7 @@ fn await_reload(
         {
             return Ok(reload);
         }
-        // Known before the file was read: what the target wrote before it ended counts.
+        // Known before the file was read: the target's last write before its end counts.
         if has_ended {
             let message = format!("the target, process {pid}, ended during the reload: see its log");
             return Err(Failure::new(Kind::Failed, message));

@@ -113,10 +113,10 @@ pub(crate) struct TargetArguments {
     /// File with the secret that the target shows to hosts that ask for it, or keyring:NAME.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", conflicts_with = "config")]
     dhchap_ctrl_secret: Option<PathBuf>,
-    /// Whether hosts use TLS 1.3: off, allowed (also connections in clear, which then protect nothing), concatenated (in
-    /// clear only to generate a key), or required. Where it is allowed, hosts with a secret may generate a key of their own
-    /// (`--concat`, secure channel concatenation); where it is concatenated, hosts without another key must, and listeners
-    /// for discovery alone allow TLS. [default: off]
+    /// Whether hosts use TLS 1.3: off, allowed (cleartext connections are accepted too and are not protected),
+    /// concatenated (cleartext only to generate a key), or required. Where it is allowed, hosts with a secret may
+    /// generate a key of their own (`--concat`, secure channel concatenation); where it is concatenated, hosts without
+    /// another key must, and listeners for discovery alone allow TLS. [default: off]
     #[arg(long, value_name = "POLICY", conflicts_with = "config")]
     tls: Option<TlsPolicy>,
     /// File with the pre-shared key of TLS (NVMeTLSkey-1:…, see `nvlane keys generate`) for all hosts, or keyring:NAME.
@@ -379,7 +379,7 @@ impl Serving<'_> {
         Ok(command)
     }
 
-    /// Tells the service manager that the target serves, and what.
+    /// Notifies the service manager that the target serves, with the address.
     fn tell_ready(&self, target: &Target, more: &str) {
         let subsystems = target.running().subsystems.values();
         let namespace_count: usize = subsystems.map(|subsystem| subsystem.namespaces.len()).sum();

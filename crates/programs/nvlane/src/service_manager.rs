@@ -1,4 +1,4 @@
-//! What a target tells the service manager that has started it: sd_notify(3), `Type=notify` of systemd and others.
+//! Messages of a target to the service manager that has started it: sd_notify(3), `Type=notify` of systemd and others.
 
 use std::fmt;
 use std::os::linux::net::SocketAddrExt;

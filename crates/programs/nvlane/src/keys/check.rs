@@ -43,7 +43,7 @@ struct Valid {
     crc: u32,
 }
 
-/// The line of nvme-cli's `check-dhchap-key`, and what it means.
+/// The line of nvme-cli's `check-dhchap-key`, and its meaning.
 impl fmt::Display for Valid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, hmac, length, crc } = self;

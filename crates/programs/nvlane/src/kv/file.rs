@@ -177,7 +177,7 @@ fn has_same_content(mut one: &File, mut other: File) -> io::Result<bool> {
     Ok(first == second)
 }
 
-/// What was found in a file, and what was made of it.
+/// The findings in a file, and the result of the repair.
 #[derive(Debug, Serialize)]
 struct Report {
     file: PathBuf,
@@ -211,7 +211,7 @@ struct Partition {
     lost: u64,
     /// Keys of which nothing can be read.
     unknown_keys: u64,
-    /// Whether there may be more of them.
+    /// Whether there may be more such keys.
     unknown_keys_may_be_lost: bool,
     dropped_from: Option<u64>,
     damages: Vec<DamageLine>,

@@ -299,7 +299,7 @@ fn for_each_value(
             }
             for (key, outcome) in asked.iter().zip(namespace.run_batch(&mut batch)?) {
                 if !outcome.status.is_success() {
-                    // Deleted meanwhile, or there is a reason that the single command tells.
+                    // Deleted meanwhile, or failed for a reason that the single command reports.
                     alone.extend(Some(*key).filter(|_| !outcome.status.is(Status::KEY_DOES_NOT_EXIST)));
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! What `nvlane perf` puts load on: a namespace of a target, or local storage.
+//! The place of the load of `nvlane perf`: a namespace of a target, or local storage.
 
 use std::str::FromStr;
 
@@ -38,13 +38,13 @@ impl FromStr for Place {
     }
 }
 
-/// Options that mean something for local storage too, of those under "Connection".
+/// Options under "Connection" that apply to local storage too.
 const FOR_BOTH: [&str; 2] = ["spin", "timeout"];
 
 /// Options elsewhere that need lanes to a target.
 const FOR_LANES: [&str; 3] = ["queues", "polled", "ceiling"];
 
-/// Refuses options on the command line that mean nothing for local storage.
+/// Refuses options on the command line that do not apply to local storage.
 pub(super) fn refuse_options_of_targets(given: &ArgMatches) -> Result<(), Failure> {
     let connection = ConnectionArguments::augment_args(Command::new("connection"));
     let ids = connection.get_arguments().map(|argument| argument.get_id().as_str());

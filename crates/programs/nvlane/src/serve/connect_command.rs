@@ -1,4 +1,4 @@
-//! How nvme-cli connects to a subsystem: options by what its listener and its secrets ask for.
+//! How nvme-cli connects to a subsystem: options that its listener and its secrets require.
 
 use std::path::Path;
 

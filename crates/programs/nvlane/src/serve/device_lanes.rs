@@ -23,8 +23,8 @@ pub(super) fn arrived_lanes(state: &TargetState) -> Vec<ArrivedLane> {
     arrived.collect()
 }
 
-/// What is out of line: `receive_queues` are those of the device by NAPI id, `of_classes` those of the classes that the
-/// target serves. Lanes through other devices, or of unknown queues, are none of it.
+/// Deviations: `receive_queues` are those of the device by NAPI id, `of_classes` those of the classes that the target
+/// serves. Lanes through other devices, or of unknown queues, are ignored.
 pub(super) fn lane_deviations(
     lanes: &[ArrivedLane],
     receive_queues: &BTreeMap<u32, u16>,
@@ -75,7 +75,7 @@ mod tests {
             lane_deviations(&lanes, &receive_queues, &of_classes)
         };
         assert_eq!(deviations(&[(8195, 0), (8196, 1), (8195, 0)]), [""; 0]);
-        // Another device, and a device that does not tell.
+        // Another device, and a device that does not report its queues.
         assert_eq!(deviations(&[(7, 0), (7, 1)]), [""; 0]);
         let outside = deviations(&[(8195, 0), (8193, 0), (8193, 0), (8194, 1)]);
         assert_eq!(outside.len(), 1, "{outside:?}");

@@ -1,5 +1,5 @@
 //! The queues of network devices that `nvlane adq` has given to the target's listeners: their priority for its
-//! connections, and what is out of line.
+//! connections, and deviations.
 
 use std::cell::LazyCell;
 use std::cmp::Ordering;
@@ -34,9 +34,9 @@ pub(crate) struct ServedClass {
     /// The priority of its packets, and who sets it.
     priority: u8,
     priority_source: PrioritySource,
-    /// What differs from the layout, and what helps; empty if all is in line.
+    /// Deviations from the layout, with their remedies; empty if there are none.
     pub(crate) deviations: Vec<String>,
-    /// What the target gives to its connections, if it is the one that sets their priority.
+    /// The priorities that the target gives its connections, if it is the one that sets them.
     #[serde(skip)]
     priorities: Vec<SocketPriority>,
 }
@@ -48,7 +48,7 @@ pub(super) struct DeviceQueues {
     classes: Vec<ServedClass>,
 }
 
-/// What a target has that a layout must fit.
+/// The facts about a target that a layout must fit.
 struct Serving {
     addresses: Vec<SocketAddr>,
     reactor_count: usize,
@@ -69,8 +69,8 @@ impl DeviceQueues {
         &self.classes
     }
 
-    /// Reads the records and the devices again, logs what has changed, and tells the target. Returns whether anything
-    /// has.
+    /// Reads the records and the devices again, logs changes, and passes them to the target. Returns whether anything
+    /// has changed.
     pub(super) fn look(&mut self, target: &Target) -> bool {
         let listeners = target.listeners().iter().map(|listener| listener.address);
         let serving = Serving {
@@ -217,8 +217,7 @@ fn priorities_of(journal: &Journal, class: &PlacedClass) -> Vec<SocketPriority> 
     if sets_priority(journal, class) { class.traffic.iter().map(of).collect() } else { Vec::new() }
 }
 
-/// What the target itself has otherwise than a layout needs it. `queues` are those of all classes that it serves on the
-/// device.
+/// Deviations of the target itself from a layout. `queues` are those of all classes that it serves on the device.
 fn of_target(journal: &Journal, queues: u16, class: &PlacedClass, serving: &Serving) -> Vec<String> {
     let mut deviations = Vec::new();
     let reactors = serving.reactor_count;
@@ -247,11 +246,11 @@ fn of_target(journal: &Journal, queues: u16, class: &PlacedClass, serving: &Serv
 
 /// Whether this process may give a socket a priority.
 fn may_set(priority: u8) -> std::io::Result<()> {
-    // Any kind of socket tells.
+    // Any kind of socket shows it.
     reactor::set_priority(&std::os::unix::net::UnixDatagram::unbound()?, priority)
 }
 
-/// What the device has otherwise than its layout.
+/// Deviations of the device from its layout.
 fn deviations(interface: &str, journal: &Journal) -> Vec<String> {
     let read = || {
         let mut device = LinuxDevice::open(interface)?;

@@ -38,7 +38,7 @@ impl ForceRequest {
         let path = path(state);
         let content =
             serde_json::to_vec(&Content { process, asked_ns: monotonic_ns() }).expect("plain values");
-        // One that was left behind: nothing that is in the way is followed or overwritten.
+        // A request that was left behind: no file or link in its place is followed or overwritten.
         let _ = std::fs::remove_file(&path);
         let made =
             File::options().write(true).create_new(true).mode(0o644).open(&path).and_then(|mut file| {
@@ -127,7 +127,7 @@ mod tests {
         let status = std::process::Command::new("mkfifo").arg(path(&state)).status();
         assert!(status.is_ok_and(|status| status.success()));
         assert!(!take(Some(&state)), "a pipe, which it does not wait for");
-        // What is in the way of a request is replaced, and what it leads to stays.
+        // A link in place of a request is replaced, and its destination stays.
         std::os::unix::fs::symlink(&elsewhere, path(&state)).expect("made");
         let _request = ForceRequest::make(&state, process).expect("made");
         assert!(take(Some(&state)));

@@ -1,4 +1,4 @@
-//! Options of `nvlane target` for what its memcached listeners ask of clients.
+//! Options of `nvlane target` for the requirements of its memcached listeners on clients.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use command_line::secret_argument::source_of;
 use subsystem::allow_list::{AllowList, Prefix};
 use subsystem::config::{ClientCertificates, MemcachedListenerConfig, MemcachedTlsConfig};
 
-/// What all memcached listeners of the command line ask of clients.
+/// The requirements of all memcached listeners of the command line on clients.
 #[derive(Debug, Args)]
 pub(super) struct MemcachedOptions {
     /// File with the certificate of the --memcached listeners (PEM, with the certificates that lead to its root): clients
@@ -36,7 +36,7 @@ pub(super) struct MemcachedOptions {
 }
 
 impl MemcachedOptions {
-    /// Sets what listeners ask of clients.
+    /// Sets the requirements of listeners on clients.
     pub(super) fn apply(&self, listeners: &mut [MemcachedListenerConfig]) -> Result<(), Failure> {
         let tls = match (&self.memcached_tls_certificate, &self.memcached_tls_key) {
             (Some(certificate), Some(key)) => Some(MemcachedTlsConfig {

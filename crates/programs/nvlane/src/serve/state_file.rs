@@ -84,7 +84,7 @@ pub(crate) fn read<Part: DeserializeOwned>(path: &Path) -> io::Result<(Part, u32
     let part = serde_json::from_reader(BufReader::new(file.take(BYTES_MAX)));
     let part = part.map_err(|error| match error.is_io() {
         true => error.into(),
-        // The text of an error may have words of a file that is none of ours.
+        // The text of an error may have words of a file that is not ours.
         false => io::Error::new(
             io::ErrorKind::InvalidData,
             format!(
@@ -97,7 +97,7 @@ pub(crate) fn read<Part: DeserializeOwned>(path: &Path) -> io::Result<(Part, u32
     Ok((part, owner))
 }
 
-/// Writer of the state file; holds what goes into it beside the target's state.
+/// Writer of the state file; holds the parts beside the target's state.
 pub(super) struct StateFile {
     path: Option<PathBuf>,
     head: Head,
@@ -105,7 +105,8 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Checks that there can be one, before anything is served. A device, such as `/dev/null`, would be replaced.
+    /// Checks that the file can be written, before anything is served. A device, such as `/dev/null`, would be
+    /// replaced.
     pub(super) fn check(path: Option<&Path>) -> Result<(), Failure> {
         let Some(path) = path else { return Ok(()) };
         if is_standard(path) {
