@@ -57,12 +57,12 @@ pub struct HostOptions {
     /// connection.
     #[arg(long, value_name = "SECONDS", value_parser = wait, conflicts_with = "concat", help_heading = "Connection")]
     reauthenticate: Option<Duration>,
-    /// Use TLS 1.3 with a key that authentication generates (secure channel concatenation, as `nvme connect --concat`): the
-    /// first connection authenticates in clear, and all others use TLS. Without --dhchap-ctrl-secret the host does not
-    /// verify the target, and any machine at the address can be the other end of TLS.
+    /// Use TLS 1.3 with a key that authentication generates (secure channel concatenation, as `nvme connect --concat`):
+    /// the first connection authenticates unencrypted, and all others use TLS. Without --dhchap-ctrl-secret the host
+    /// does not verify the target, and any machine at the address can be the other end of TLS.
     #[arg(long, conflicts_with = "tls", help_heading = "Connection")]
     concat: bool,
-    /// Use TLS 1.3 with the pre-shared key of --tls-key; nothing is sent in clear.
+    /// Use TLS 1.3 with the pre-shared key of --tls-key; nothing is sent unencrypted.
     #[arg(long, requires = "tls_key", help_heading = "Connection")]
     tls: bool,
     /// File with the pre-shared key of TLS (NVMeTLSkey-1:…), or keyring:NAME.
@@ -145,7 +145,7 @@ impl HostOptions {
         Ok(options.tuned(|tuning| tuning.admin_timeout = answer))
     }
 
-    /// What the configuration says about the address. It is not read if options say everything.
+    /// The entry of the configuration for the address. It is not read if the options give everything.
     fn wanted(&self, address: &Address) -> Result<Wanted, Failure> {
         let is_said = self.hostnqn.is_some() && self.dhchap_secret.is_some() && (self.tls || self.concat);
         if is_said && self.config.is_none() {
@@ -239,7 +239,7 @@ impl Connection {
     /// The address to connect to.
     ///
     /// # Errors
-    /// None is given, or it is none.
+    /// None is given, or it is malformed.
     pub fn address(&self) -> Result<Address, Failure> {
         let Some(text) = &self.address else {
             return Err(Failure::usage(
@@ -275,11 +275,11 @@ impl Connection {
     }
 }
 
-/// The address with its subsystem, and the options for it. If the address names no subsystem, it is the only one that the
-/// discovery service there lists for this host.
+/// The address with its subsystem, and the options for it. If the address names no subsystem, it is the only one that
+/// the discovery service there lists for this host.
 ///
 /// # Errors
-/// There is no such subsystem, or no one only, or the options do not go together.
+/// There is no such subsystem, or more than one, or the options do not go together.
 pub fn with_subsystem(
     address: Address,
     options_for: impl Fn(&Address) -> Result<Options, Failure>,

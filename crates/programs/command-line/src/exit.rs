@@ -37,7 +37,7 @@ pub enum Kind {
     Failed = 1,
     /// The request cannot be carried out; nothing was done.
     Usage = 2,
-    /// Data differs from what was written.
+    /// Data differs from the written data.
     Mismatch = 3,
     /// The target is unreachable, refuses us, or lacks the subsystem or namespace.
     Unreachable = 4,
@@ -57,12 +57,12 @@ impl Failure {
         }
     }
 
-    /// The same failure with `before` in front of its message.
+    /// This failure with `before` in front of its message.
     pub fn context(self, before: impl fmt::Display) -> Self {
         Self { message: format!("{before}{}", self.message), ..self }
     }
 
-    /// The same failure after part of the work was done: appends `behind`, and a usage error becomes a failure.
+    /// This failure after part of the work was done: appends `behind`, and a usage error becomes a failure.
     pub fn later(self, behind: impl fmt::Display) -> Self {
         let kind = if self.kind == Kind::Usage { Kind::Failed } else { self.kind };
         Self { kind, message: format!("{}{behind}", self.message) }
@@ -97,7 +97,7 @@ pub fn report(failure: &Failure) -> ExitCode {
     ExitCode::from(failure.kind as u8)
 }
 
-/// What helps against an error whose message has only the system's words.
+/// The remedy for an error whose message has only the system's words.
 fn remedy(message: &str) -> String {
     let error = Errno::MFILE.into();
     // As the standard library writes it.
@@ -114,7 +114,7 @@ pub fn wrong_options(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     let line = line.strip_prefix("error: ").unwrap_or(line);
-    // What the standard library says of numbers, for people.
+    // Errors of the standard library about numbers, in plain words.
     let line = line
         .replace("invalid digit found in string", "write a whole number")
         .replace("cannot parse integer from empty string", "write a whole number")

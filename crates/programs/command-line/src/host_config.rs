@@ -35,7 +35,7 @@ pub(crate) struct HostConfig {
     hosts: Vec<Host>,
 }
 
-/// What the configuration says about an address.
+/// The settings of the configuration for an address.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) identity: Option<HostIdentity>,
@@ -78,7 +78,7 @@ impl HostConfig {
         }
     }
 
-    /// What it says about connections to this address: of the host of this name, or of `own()` or any other.
+    /// Its settings for connections to this address: of the host of this name, or of `own()` or any other.
     ///
     /// # Errors
     /// The address has several hosts, or a value cannot be used.

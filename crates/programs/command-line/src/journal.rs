@@ -24,7 +24,7 @@ fn is_named(stream: &str, stat: &Stat) -> bool {
     stream == format!("{}:{}", stat.st_dev, stat.st_ino)
 }
 
-/// What a line of this level begins with; nothing outside of the journal.
+/// The prefix of a line of this level; empty outside of the journal.
 pub(crate) fn prefix(level: Level) -> &'static str {
     if is_stderr() { priority(level) } else { "" }
 }

@@ -1,4 +1,4 @@
-//! What nvlane's programs share: options of connections and logs, output, errors and exit codes.
+//! Code shared by nvlane's programs: options of connections and logs, output, errors and exit codes.
 //!
 //! ```text
 //! connection ─▶ host_config, secret_argument, survey      options that say which target, as whom, with which keys

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer};
 use zeroize::Zeroizing;
 
-/// A file that is larger is none of libnvme's.
+/// A larger file is not one of libnvme's.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// Why a file cannot be used.
