@@ -1,4 +1,4 @@
-//! What the generator costs per operation, in nanoseconds: the best of several rounds of a plain loop.
+//! Cost of the generator per operation, in nanoseconds: the best of several rounds of a plain loop.
 //!
 //! `cargo bench -p nvlane-load`; takes a few seconds.
 

@@ -1,5 +1,5 @@
-//! The kernel's account of a target's process: its processor time, and what its threads lost to others. A load reads it as
-//! the measurement begins and as it ends, whether the target runs on this machine or on another.
+//! The kernel's account of a target's process: its processor time, and the time that its threads lost to others. A load
+//! reads it as the measurement begins and as it ends, whether the target runs on this machine or on another.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl Reading {
         Some(Self { time: Some(time), threads: Snapshot::of_process(pid), machine_busy_ns: None })
     }
 
-    /// The account of a target that is no process.
+    /// The account of a target that is not a process.
     #[must_use]
     pub fn of_kernel() -> Self {
         Self { time: None, threads: None, machine_busy_ns: None }
@@ -46,7 +46,7 @@ impl Reading {
         self.threads.as_ref().map_or_else(counted, Snapshot::run_ns)
     }
 
-    /// What the threads lost to others since an `earlier` reading.
+    /// Time that the threads lost to others since an `earlier` reading.
     #[must_use]
     pub fn loss_since(&self, earlier: &Self) -> Option<Loss> {
         Some(earlier.threads.as_ref()?.loss_until(self.threads.as_ref()?))

@@ -112,8 +112,8 @@ impl Schedule {
         Some(due_ns)
     }
 
-    /// How many operations are due at `now_ns` and not taken; `u64::MAX` in a closed loop. Work in proportion to
-    /// the moments that passed since the last question.
+    /// Number of operations due at `now_ns` and not taken; `u64::MAX` in a closed loop. Work in proportion to the
+    /// moments that passed since the last question.
     pub fn due(&mut self, now_ns: u64) -> u64 {
         let Some(open) = &mut self.open else { return u64::MAX };
         while open.ahead.next_ns() <= now_ns {

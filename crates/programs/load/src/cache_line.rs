@@ -22,7 +22,7 @@ const TIME_MAX: Duration = Duration::from_millis(100);
 /// more.
 const SHARED_NS_MAX: f64 = 75.0;
 
-/// What two cores have in common.
+/// The caches of two cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Regime {

@@ -1,4 +1,5 @@
-//! What the kernel's TCP allows: the same bytes over the same kind of sockets in the same batches, with no NVMe at all.
+//! The limit that the kernel's TCP sets: the same bytes over the same kind of sockets in the same batches, without
+//! NVMe.
 //!
 //! Two threads move exactly the bytes that a host and a target would move, on one lane or on several in turn. Both
 //! spin; each receives everything that has arrived on a connection in one call and answers all of it in one vectored
@@ -38,7 +39,7 @@ use crate::disturbance::{self, Disturbance, Loss, Side};
 use crate::histogram::Histogram;
 use crate::random::Prng;
 
-/// One receive takes in at most this much. Larger is no faster, and falls out of the nearer caches.
+/// Maximum size of one receive, bytes. Larger is no faster, and falls out of the nearer caches.
 const STAGING_BYTES: usize = 256 * 1024;
 
 /// Pieces of the far side's answer to one operation: header, data and response of a read.
@@ -53,7 +54,7 @@ pub struct CeilingSpec {
     pub connections: u32,
     /// Bytes of data of each.
     pub io_bytes: u32,
-    /// How many of a hundred operations are reads.
+    /// Percentage of reads.
     pub read_percent: u8,
     /// Writes up to this size carry their data in the capsule; the data of larger ones is requested.
     pub in_capsule_bytes: u32,
@@ -64,11 +65,11 @@ pub struct CeilingSpec {
     pub far_memory_bytes: usize,
     /// How the near side receives.
     pub near_receives: Receive,
-    /// The cipher suite of TLS on each connection; `None`: in clear.
+    /// The cipher suite of TLS on each connection; `None` for no TLS.
     pub tls: Option<Cipher>,
     /// How long to measure.
     pub duration: Duration,
-    /// How long to run before that.
+    /// Warm-up before the measurement.
     pub warm_up: Duration,
     /// Cores of the near (host) and far (target) side, if they are pinned.
     pub cores: Option<(usize, usize)>,
@@ -95,12 +96,12 @@ impl CeilingSpec {
     }
 }
 
-/// What was moved.
+/// Results of a measurement.
 #[derive(Clone, Debug)]
 pub struct CeilingResult {
     /// Operations.
     pub operations: u64,
-    /// In this time, ns.
+    /// Duration, ns.
     pub elapsed_ns: u64,
     /// From submission to completion, ns.
     pub latency: Histogram,
@@ -110,7 +111,7 @@ pub struct CeilingResult {
     pub far: CpuTime,
     /// Calls of the near side that sent something.
     pub sends: u64,
-    /// What both sides lost to other load on this machine.
+    /// Time that both sides lost to other load on this machine.
     pub disturbance: Disturbance,
 }
 
@@ -127,7 +128,7 @@ impl CeilingResult {
 /// Moves the bytes for as long as `spec` says, over loopback connections of its own.
 ///
 /// # Errors
-/// What the system says when there is no socket or no such core; a TLS handshake fails.
+/// A system call fails, for want of a socket or of such a core for example, or a TLS handshake does.
 ///
 /// # Panics
 /// If the far side's thread panics.
@@ -274,7 +275,7 @@ fn answer(
     Ok((used - measured_from.unwrap_or(used), account.and_then(|account| account.loss())))
 }
 
-/// When the operations of one connection that are under way began: those of one kind end in the order they began.
+/// Start times of a connection's operations in flight: those of one kind end in the order in which they began.
 #[derive(Default)]
 struct Begun {
     reads: VecDeque<u64>,
@@ -465,7 +466,7 @@ mod tests {
 
     #[track_caller]
     fn goes_round(spec: &CeilingSpec) {
-        // Where others have the processor, it takes longer until every place was used again.
+        // On a busy machine it takes longer until every slot has been reused.
         let longer =
             (0..6).map(|times| CeilingSpec { duration: spec.duration * (1 << times), ..spec.clone() });
         let result = longer

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Processor time and context switches so far. Differences of two readings are what counts.
+/// Processor time and context switches so far. Only differences of two readings are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTime {
     /// In user mode, ns. The kernel counts in ticks, mostly of 10 ms.
@@ -31,7 +31,7 @@ impl CpuTime {
 impl Add for CpuTime {
     type Output = Self;
 
-    /// What both used.
+    /// The sum of both.
     fn add(self, other: Self) -> Self {
         Self {
             user_ns: self.user_ns + other.user_ns,
@@ -45,7 +45,7 @@ impl Add for CpuTime {
 impl Sub for CpuTime {
     type Output = Self;
 
-    /// What was used since an `earlier` reading.
+    /// The use since an `earlier` reading.
     fn sub(self, earlier: Self) -> Self {
         Self {
             user_ns: self.user_ns.saturating_sub(earlier.user_ns),
@@ -130,7 +130,7 @@ pub fn parse_switches(text: &str) -> Option<(u64, u64)> {
     Some((field("voluntary_ctxt_switches:")?, field("nonvoluntary_ctxt_switches:")?))
 }
 
-/// Ticks per second in which `/proc` counts, as the kernel told this process when it started; 100 if it did not.
+/// Ticks per second in which `/proc` counts, as the kernel passed it to this process at its start; 100 if it did not.
 pub fn ticks_per_second() -> u64 {
     fs::read("/proc/self/auxv").ok().and_then(|auxv| parse_auxv(&auxv)).unwrap_or(100)
 }

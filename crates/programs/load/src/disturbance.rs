@@ -1,4 +1,4 @@
-//! How much of its core's time a measurement lost to others: run-queue wait, time stolen by the hypervisor,
+//! The time of its cores that a measurement lost to others: run-queue wait, time stolen by the hypervisor,
 //! preemptions.
 //!
 //! A measurement on a machine that is busy with something else says nothing about the program measured. Each side of a
@@ -28,7 +28,7 @@ use crate::others::{OTHERS_PERCENT_MAX, Others};
 /// Operations below which a rate or a percentile is a matter of chance.
 pub const OPERATIONS_MIN: f64 = 30.0;
 
-/// Lost time from which on a measurement is none, percent of the time measured.
+/// Lost time from which on a measurement is invalid, percent of the time measured.
 pub const LOST_PERCENT_MAX: f64 = 5.0;
 
 /// Share of the ceiling above which something else than the load slowed the ceiling down.
@@ -63,7 +63,7 @@ pub struct Snapshot {
     tick_ns: u64,
 }
 
-/// What one side of a measurement lost.
+/// Time that one side of a measurement lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
     /// Time between both snapshots, ns.
@@ -85,7 +85,7 @@ impl Loss {
         if self.elapsed_ns == 0 { 0.0 } else { lost_ns as f64 * 100.0 / self.elapsed_ns as f64 }
     }
 
-    /// The same without this much of its wait, ns: its thread waited for others that do a part of the work.
+    /// This loss without a part of its wait, ns: its thread waited for others that do a part of the work.
     #[must_use]
     pub fn explained(self, ns: u64) -> Self {
         Self { wait_ns: self.wait_ns.saturating_sub(ns), ..self }
@@ -139,21 +139,21 @@ pub enum Place {
     Targets,
 }
 
-/// Why numbers are no measurement.
+/// Why a measurement is invalid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unmeasured {
     /// A side lost more than [`LOST_PERCENT_MAX`] of its time to others.
     LostTime {
         /// Which.
         side: Side,
-        /// What it lost.
+        /// The loss.
         loss: Loss,
     },
     /// Others had more than [`OTHERS_PERCENT_MAX`] of a side's time.
     Others {
         /// Where.
         place: Place,
-        /// What they had.
+        /// Their time.
         others: Others,
     },
     /// Fewer than [`OPERATIONS_MIN`] operations finished.
@@ -237,24 +237,24 @@ impl Serialize for Disturbance {
 }
 
 impl Disturbance {
-    /// Adds what a side lost.
+    /// Adds the loss of a side.
     pub fn add(&mut self, side: Side, loss: Option<Loss>) {
         self.losses.extend(loss.map(|loss| (side, loss)));
     }
 
-    /// That the cores of both sides shared a cache in one part of the measurement, and none in another.
+    /// The cores of both sides shared a cache in one part of the measurement, and none in another.
     #[must_use]
     pub fn of_mixed_regimes() -> Self {
         Self { has_mixed_regimes: true, ..Self::default() }
     }
 
-    /// Adds what others had of a machine. Then this decides, and no longer what threads lost: the same rule for threads that spin and
-    /// for those that sleep, of processes and of the kernel.
+    /// Adds the time of others on a machine. Then this time decides, and no longer the loss of threads: the same rule
+    /// for threads that spin and for those that sleep, of processes and of the kernel.
     pub fn add_others(&mut self, place: Place, others: Others) {
         self.others.push((place, others));
     }
 
-    /// Sets how many operations finished.
+    /// Sets the number of finished operations.
     pub fn count(&mut self, operations: Option<f64>) {
         self.operations = operations;
     }
@@ -267,7 +267,7 @@ impl Disturbance {
         self.has_mixed_regimes |= other.has_mixed_regimes;
     }
 
-    /// What each side lost.
+    /// The loss of each side.
     #[must_use]
     pub fn losses(&self) -> &[(Side, Loss)] {
         &self.losses
@@ -279,7 +279,7 @@ impl Disturbance {
         self.losses.iter().copied().max_by(|(_, a), (_, b)| a.percent().total_cmp(&b.percent()))
     }
 
-    /// What others had of the machine where they had most.
+    /// The time of others on the machine where they had most.
     #[must_use]
     pub fn most_others(&self) -> Option<(Place, Others)> {
         self.others.iter().copied().max_by(|(_, a), (_, b)| a.percent().total_cmp(&b.percent()))
@@ -292,12 +292,12 @@ impl Disturbance {
         self.most_others().map_or_else(lost, |(_, others)| others.percent())
     }
 
-    /// Whether numbers taken meanwhile are a measurement.
+    /// Whether a measurement taken meanwhile is valid.
     ///
     /// # Errors
-    /// Why they are none.
+    /// Why it is not.
     pub fn judge(&self, operations: Option<f64>, share: Option<f64>) -> Result<(), Unmeasured> {
-        // What others had is why few operations or none finished.
+        // The time of others explains why few operations or none finished.
         let others = self.most_others();
         if let Some((place, others)) = others.filter(|(_, others)| others.percent() > OTHERS_PERCENT_MAX) {
             return Err(Unmeasured::Others { place, others });
@@ -361,7 +361,7 @@ impl Snapshot {
         self.threads.values().flat_map(|times| parse_cores(&times.cores)).collect()
     }
 
-    /// What these threads lost since this snapshot. Those that began or ended meanwhile are not counted.
+    /// Time that these threads lost since this snapshot. Those that began or ended meanwhile are not counted.
     #[must_use]
     pub fn loss_until(&self, later: &Self) -> Loss {
         let elapsed = Duration::from_nanos(later.taken_ns.saturating_sub(self.taken_ns));
@@ -383,7 +383,7 @@ fn now_ns() -> u64 {
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What threads lost: the longest wait, as far as other threads of the same side that share its cores do not explain
+/// The loss of threads: the longest wait, as far as other threads of the same side that share its cores do not explain
 /// it. Threads of a lower priority than others of the side wait by design: their wait is not lost.
 pub fn loss_of(
     before: &BTreeMap<u32, ThreadTimes>,

@@ -1,4 +1,4 @@
-//! Where a result was made: what anyone needs to know before comparing it with another.
+//! The environment of a result: facts to know before comparing it with another.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu::is_local;
 
-/// The machine, its settings, and this program. What could not be found out is absent.
+/// The machine, its settings, and this program. Unknown values are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Environment {
@@ -44,7 +44,7 @@ pub struct Environment {
     /// Frequency governor of the first core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
-    /// What the kernel does against processor faults, in short.
+    /// The kernel's mitigations of processor faults, in short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mitigations: Option<String>,
     /// Memory of the machine.
@@ -56,7 +56,7 @@ pub struct Environment {
     /// The interface towards the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<Interface>,
-    /// How much an idle loop is disturbed.
+    /// Disturbance of an idle loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter: Option<Jitter>,
 }
@@ -70,10 +70,10 @@ pub struct Interface {
     pub mtu: u32,
 }
 
-/// What happened to a loop that did nothing but look at the clock.
+/// Disturbance of a loop that only reads the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Jitter {
-    /// How long it looked, ns.
+    /// Duration of the loop, ns.
     pub duration_ns: u64,
     /// The longest time between two looks, ns.
     pub gap_ns_max: u64,
@@ -203,7 +203,7 @@ pub fn summarize_mitigations(states: &[(String, String)]) -> String {
 /// The interface by which packets to `target` leave.
 pub fn interface_towards(target: IpAddr) -> Option<Interface> {
     let name = if is_local(target) {
-        // What goes to ourselves never leaves.
+        // Packets to this machine never leave it.
         "lo".to_owned()
     } else {
         match target.to_canonical() {
@@ -268,7 +268,7 @@ fn narrowest(routes: impl Iterator<Item = (u32, String)>) -> Option<String> {
     best.map(|(_, name)| name)
 }
 
-/// Looks at the clock for `duration` and notes what came between.
+/// Reads the clock for `duration` and records the gaps.
 pub fn measure_jitter(duration: Duration) -> Jitter {
     const GAP: Duration = Duration::from_micros(1);
     let start = Instant::now();

@@ -65,7 +65,7 @@ use crate::workload::{Budget, Kind, Pace, Plan};
 /// One operation in flight. The driver keeps it and gives it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What to do.
+    /// The operation itself.
     pub step: Step,
     /// When it was due; in a closed loop, when it was given out.
     pub due_ns: u64,
@@ -73,7 +73,7 @@ pub struct Operation {
     pub submitted_ns: u64,
 }
 
-/// Where a lane's load stands.
+/// Phase of a lane's load.
 ///
 /// ```text
 /// Filling ──last block written──▶ Ready ──start──▶ Running ──end, budget or stop──▶ Over
@@ -99,7 +99,7 @@ pub enum Phase {
 /// Number of depth classes: 1, 2, 4, 8, 16, 32, 64 and more.
 pub const DEPTH_LEVELS: usize = 7;
 
-/// What a lane counted besides its results.
+/// Counters of a lane besides its results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Operations given out.
@@ -153,7 +153,7 @@ pub struct Generator {
     lane: Lane,
 }
 
-/// What `start` needs of the plan.
+/// The part of the plan that `start` needs.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     lane: u32,
@@ -297,7 +297,7 @@ impl Generator {
         }
     }
 
-    /// Checks what a successful read found: `data` holds its blocks from `first_block` on, in whole blocks. To be
+    /// Checks the data of a successful read: `data` holds its blocks from `first_block` on, in whole blocks. To be
     /// called before the operation is handed back. Does nothing unless the load is verified.
     ///
     /// # Errors
@@ -370,7 +370,7 @@ impl Generator {
         if self.schedule.is_open() { self.schedule.due(now_ns) } else { 0 }
     }
 
-    /// Where the load stands.
+    /// The phase of the load.
     pub const fn phase(&self) -> Phase {
         self.phase
     }
@@ -407,7 +407,7 @@ impl Generator {
         self.ledger.is_some()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -453,7 +453,7 @@ mod tests {
         }
     }
 
-    /// What is wrong with the namespace in a test.
+    /// A fault of the namespace in a test.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Fault {
         None,

@@ -7,7 +7,7 @@ const VALUE_BITS: u32 = 40;
 /// Number of buckets.
 const BUCKET_COUNT: usize = ((VALUE_BITS - LINEAR_BITS + 1) << LINEAR_BITS) as usize;
 
-/// How many values fell where. Values are nanoseconds here, but the type does not care.
+/// Number of values per bucket. Values are nanoseconds here, but any unit will do.
 ///
 /// Values below 128 have a bucket each; above, each power of two has 64 buckets. A value read back is the middle
 /// of its bucket and so within 0.8 %; the smallest, the largest and the mean are exact.
@@ -29,7 +29,7 @@ pub struct Bin {
     pub to: u64,
     /// The value that stands for all of them.
     pub middle: u64,
-    /// How many fell here.
+    /// Number of values.
     pub count: u64,
 }
 

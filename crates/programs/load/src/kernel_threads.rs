@@ -1,7 +1,8 @@
 //! How long the kernel's own threads have run on each core.
 //!
-//! Where the kernel is a part of what is measured (its NVMe host or target, a file system), its threads do a part of the work, on a
-//! core that a thread of the load may have to itself otherwise. What that thread waits for them is no disturbance.
+//! Where the kernel is a part of the measured system (its NVMe host or target, a file system), its threads do a part of
+//! the work, on a core that a thread of the load may have to itself otherwise. The wait of that thread for them is no
+//! disturbance.
 //!
 //! A reading opens three files for each thread of the kernel, which takes milliseconds: both readings are taken outside of the measured
 //! time. How long threads ran within it follows from its share of the time between the readings.

@@ -1,7 +1,7 @@
 //! Load on keys and values: operations in a mix, by commands of their own or in batches, on one or several lanes.
 //!
 //! A key is the sixteen hexadecimal digits of its number; counters have names of their own. A value names its key and
-//! store it is of, so that [`verify`](KeyValueLoad::verify) can check each that is retrieved.
+//! the store that wrote it, so that [`verify`](KeyValueLoad::verify) can check each that is retrieved.
 
 mod value;
 mod worker;
@@ -24,7 +24,7 @@ use crate::workload::{Invalid, Sizes};
 pub use value::{check, counter, fill, key};
 use worker::Worker;
 
-/// What is done to a key.
+/// Kind of operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Its value is retrieved.
@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-/// How often each kind is done, percent.
+/// Share of each kind, percent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix(Vec<(Kind, u8)>);
 
@@ -112,7 +112,7 @@ impl fmt::Display for Mix {
     }
 }
 
-/// A mix that is none.
+/// An invalid mix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no mix: write ycsb-a to ycsb-d or ycsb-f, or percentages such as get=90,set=10, which add up to 100"
@@ -148,13 +148,13 @@ impl FromStr for Mix {
 /// A load.
 #[derive(Clone, Debug)]
 pub struct KeyValueLoad {
-    /// What is done.
+    /// The operations.
     pub mix: Mix,
-    /// Keys there are.
+    /// Number of keys.
     pub keys: u64,
-    /// Which of them.
+    /// Distribution of the keys used.
     pub distribution: Distribution,
-    /// How long values are.
+    /// Lengths of values.
     pub sizes: Sizes,
     /// Operations of one batch; 1 for commands of their own.
     pub batch: u16,
@@ -246,17 +246,17 @@ pub struct KeyValueResult {
     pub failed_count: u64,
     /// The first of those.
     pub first_failure: Option<String>,
-    /// Values that were not what was stored.
+    /// Values that differ from the stored ones.
     pub mismatch_count: u64,
     /// Bytes of values.
     pub value_bytes: u64,
-    /// How long was measured.
+    /// Duration of the measurement.
     pub elapsed: Duration,
     /// Processor time of this process meanwhile.
     pub generator: CpuTime,
     /// Processor time of the target meanwhile, if its account can be read.
     pub target: Option<CpuTime>,
-    /// What the target's threads lost to others meanwhile.
+    /// Time that the target's threads lost to others meanwhile.
     pub target_loss: Option<Loss>,
 }
 
@@ -312,7 +312,7 @@ pub enum KeyValueError {
     /// The load makes no sense.
     #[error(transparent)]
     Load(#[from] Invalid),
-    /// What is updated is no longer what was stored.
+    /// An updated value is no longer the stored one.
     #[error("values that are updated cannot be verified")]
     Unverifiable,
     /// An update is of whole elements.
@@ -321,7 +321,7 @@ pub enum KeyValueError {
         /// Bytes of a value.
         bytes: u32,
     },
-    /// The target cannot be reached, or cannot do what is asked.
+    /// The target cannot be reached, or does not support the load.
     #[error(transparent)]
     Host(#[from] host::Error),
     /// It was stopped before the load began.
@@ -332,7 +332,7 @@ pub enum KeyValueError {
     System(#[from] std::io::Error),
 }
 
-/// How often it is looked whether all lanes are filled.
+/// Interval of the check whether all lanes are filled.
 const LOOK_FILLED: Duration = Duration::from_millis(1);
 
 /// Phase of a run, common to all threads.
@@ -340,7 +340,7 @@ const FILLING: u8 = 0;
 const WARMING: u8 = 1;
 const MEASURING: u8 = 2;
 const DONE: u8 = 3;
-/// What is in flight is not waited for any longer.
+/// Operations in flight are no longer awaited.
 const ABANDONED: u8 = 4;
 
 /// Time for operations in flight to end after a run was stopped: the user is waiting.
@@ -349,7 +349,7 @@ const DRAIN_STOPPED: Duration = Duration::from_secs(2);
 /// Puts a load on a namespace, each lane on a thread of its own, on these cores in turn. `stops` is asked now and then.
 ///
 /// # Errors
-/// What keeps it from being put there. Operations that fail are counted.
+/// Why the load cannot be put there. Operations that fail are counted.
 ///
 /// # Panics
 /// If a thread of the load panics.

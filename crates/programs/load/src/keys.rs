@@ -1,10 +1,10 @@
-//! Which of `count` places comes next: all alike, or some much hotter than others.
+//! Draws places below `count`: uniformly, or some much more often than others.
 
 use std::fmt;
 
 use crate::random::{Prng, mix, scale};
 
-/// How often each place is chosen.
+/// Frequency of each place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// Every place as often as any other.
@@ -195,7 +195,7 @@ impl Scatter {
         Self { count, mask: u64::MAX >> (64 - bits), shift: bits.div_ceil(2), offset: mix(seed) }
     }
 
-    /// Every step is a bijection of the power of two that holds `count`; what lands outside goes round again,
+    /// Every step is a bijection of the power of two that holds `count`; a number that lands outside goes round again,
     /// less than twice on average.
     #[inline]
     fn place(&self, rank: u64) -> u64 {

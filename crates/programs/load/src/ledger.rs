@@ -1,7 +1,7 @@
-//! What each block may hold, eight bytes per block: the other half of verification.
+//! The possible content of each block, eight bytes per block: the other half of verification.
 //!
-//! The ledger never has two changes of a block in flight, nor a change that starts under a read in flight, so what
-//! a read may find is always known:
+//! The ledger never has two changes of a block in flight, nor a change that starts under a read in flight, so the
+//! possible results of a read are always known:
 //!
 //! ```text
 //!            begin change                end, done (no read in flight)
@@ -19,7 +19,7 @@ use crate::stream::{Region, Step};
 use crate::verify::{Content, Expectation};
 use crate::workload::{Deallocated, Kind};
 
-/// What one block may hold. All zero means that nothing is known.
+/// The possible content of one block. All zero means that nothing is known.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     /// The newest generation given to this block.
@@ -60,7 +60,7 @@ bitflags::bitflags! {
 const _: () = assert!(size_of::<Entry>() == 8);
 
 impl Entry {
-    /// What a read that ends now may find.
+    /// The possible results of a read that ends now.
     #[inline]
     fn expectation(self, deallocated: Flags) -> Expectation {
         if !self.flags.intersects(Flags::KNOWN) {
@@ -98,7 +98,7 @@ impl Entry {
         } else if self.flags.contains(Flags::WRITE_ZEROES) {
             self.flags = Flags::ZEROES;
         } else {
-            // A deallocation is a wish: what was there may stay.
+            // A deallocation is a hint: the old content may stay.
             self.flags = if known.is_empty() { known } else { known | deallocated };
         }
     }
@@ -134,12 +134,12 @@ pub enum Outcome {
     Uncertain,
 }
 
-/// What the blocks of one region may hold.
+/// The possible content of the blocks of one region.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     first: u64,
     entries: Box<[Entry]>,
-    /// What a deallocation may leave besides what was there.
+    /// Content that a deallocation may leave besides the old content.
     deallocated: Flags,
 }
 
@@ -208,7 +208,7 @@ impl Ledger {
         self.entries[self.index(lba)].newest.wrapping_add(1)
     }
 
-    /// What a read of `lba` that completes now may find.
+    /// The possible results of a read of `lba` that completes now.
     ///
     /// # Panics
     /// If `lba` is outside the region.
@@ -217,7 +217,7 @@ impl Ledger {
         self.entries[self.index(lba)].expectation(self.deallocated)
     }
 
-    /// Learns from what a read, not yet ended, found at `lba`: generations older than it are over.
+    /// Learns from the content that a read, not yet ended, found at `lba`: generations older than it are over.
     ///
     /// # Panics
     /// If `lba` is outside the region.
@@ -284,7 +284,7 @@ mod tests {
         ledger.end(&step, outcome);
     }
 
-    /// What the first block may hold after each of these.
+    /// The possible content of the first block after each of these.
     fn history(steps: &[(Kind, Outcome)]) -> String {
         let mut ledger = ledger();
         let mut told = vec![ledger.expectation(100).to_string()];
@@ -396,7 +396,7 @@ mod tests {
         ]
     }
 
-    /// An operation in flight in the model: what it writes, what it has read, whether it took effect.
+    /// An operation in flight in the model: its writes, its results, and whether it took effect.
     struct InFlight {
         step: Step,
         generations: Vec<u32>,

@@ -22,13 +22,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu;
 
-/// Time of others from which on a measurement is none, percent of one side's time.
+/// Time of others from which on a measurement is invalid, percent of one side's time.
 pub const OTHERS_PERCENT_MAX: f64 = 5.0;
 
 /// A thread of the kernel (`PF_KTHREAD`).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// What processes and cores have done so far.
+/// Times of processes and cores so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Census {
     taken: Instant,
@@ -60,7 +60,7 @@ struct Core {
     stolen_ticks: u64,
 }
 
-/// What others had of the cores of an experiment.
+/// Time of others on the cores of an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Others {
     /// Time that passed, ns.
@@ -122,7 +122,7 @@ impl Census {
         }
     }
 
-    /// What others had of these cores since an `earlier` census; without cores, of all.
+    /// Time of others on these cores since an `earlier` census; without cores, on all.
     #[must_use]
     pub fn others_since(&self, earlier: &Self, cores: &[usize]) -> Others {
         let has_all = cores.is_empty() || self.cores.keys().all(|core| cores.contains(core));
@@ -254,7 +254,7 @@ mod tests {
         (pid, text)
     }
 
-    /// A reading after so many seconds: processes, and ticks in processes and stolen of each core.
+    /// A reading after this number of seconds: processes, and ticks in processes and stolen of each core.
     fn census(seconds: u64, processes: &[Line], cores: &[(u64, u64)]) -> Census {
         let begun = *START.get_or_init(Instant::now);
         let core = |(core, (ticks, stolen)): (usize, &(u64, u64))| {
@@ -272,7 +272,7 @@ mod tests {
 
     const CALM: [(u64, u64); 2] = [(0, 0), (0, 0)];
 
-    /// What others had of both cores in a second, ms and percent of a side.
+    /// Time of others on both cores in a second, ms and percent of a side.
     fn others(before: &[Line], after: &[Line]) -> (u64, f64) {
         let others = census(1, after, &CALM).others_since(&census(0, before, &CALM), &[0, 1]);
         (others.run_ns / 1_000_000, others.percent())

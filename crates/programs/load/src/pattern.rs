@@ -2,7 +2,7 @@
 
 use crate::invalid::Invalid;
 
-/// What one operation does.
+/// Kind of an operation.
 // A whole word: an operation with a byte in it is copied in odd pieces, and reading those back stalls for 10 ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
@@ -142,7 +142,7 @@ impl Pattern {
         shares
     }
 
-    /// Whether any operation changes what the namespace holds.
+    /// Whether any operation changes the content of the namespace.
     pub const fn modifies(&self) -> bool {
         self.shares().read < 100
     }

@@ -1,4 +1,4 @@
-//! What happened: operations, bytes, errors and latency by kind, for the interval and for the whole run.
+//! Results: operations, bytes, errors and latency by kind, for the interval and for the whole run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -84,7 +84,7 @@ impl KindTally {
         self.errors.clear();
     }
 
-    /// What the one who asked had to wait: response time in an open loop, else service time.
+    /// The latency that the caller saw: response time in an open loop, else service time.
     pub const fn latency(&self) -> &Histogram {
         if self.response.count() > 0 { &self.response } else { &self.service }
     }
@@ -156,8 +156,8 @@ impl Recorder {
         *self.current.kinds[kind.index()].errors.entry(failure).or_default() += 1;
     }
 
-    /// Ends an interval: adds what happened since the last call to `interval` as well as to the whole. Some
-    /// microseconds; meant for once a second.
+    /// Ends an interval: adds the results since the last call to `interval` as well as to the whole. Some microseconds;
+    /// meant for once a second.
     pub fn roll(&mut self, interval: &mut Tally) {
         interval.merge(&self.current);
         self.rolled.merge(&self.current);

@@ -30,9 +30,9 @@ pub struct Report {
     pub name: String,
     /// Address of the target.
     pub target: String,
-    /// Where it was made.
+    /// The environment of the run.
     pub environment: Environment,
-    /// What was asked for.
+    /// The workload.
     pub workload: Description,
     /// Measured time, from the end of the warm-up to the last completion, ns.
     pub elapsed_ns: u64,
@@ -44,9 +44,9 @@ pub struct Report {
     pub series: Vec<Sample>,
     /// Processor time on both sides.
     pub cpu: Cpu,
-    /// What both sides lost to other load on this machine.
+    /// Time that both sides lost to other load on this machine.
     pub disturbance: crate::disturbance::Disturbance,
-    /// What the lanes counted, together.
+    /// Counters of all lanes, summed.
     pub counters: CounterResult,
     /// How local storage was used, in place of lanes to a target.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,8 +54,8 @@ pub struct Report {
     /// Each lane's own counters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lanes: Vec<LaneResult>,
-    /// Where the time of commands went, in the order in which they go through these phases: of all lanes, from their
-    /// first command on, told from one command in 64.
+    /// Time of commands by phase, in the order in which they go through the phases: of all lanes, from their first
+    /// command on, sampled from one command in 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseResult>,
     /// The first blocks that were wrong, in words.
@@ -222,7 +222,7 @@ pub struct KindResult {
     pub bytes_per_s: f64,
     /// Operations that failed.
     pub error_count: u64,
-    /// How they failed, each way with its count.
+    /// Failures by cause, with their counts.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
     /// From submission to completion.
@@ -247,7 +247,7 @@ impl KindResult {
         }
     }
 
-    /// What the one who asked had to wait: response time in an open loop, else service time.
+    /// The latency that the caller saw: response time in an open loop, else service time.
     pub fn latency(&self) -> &Latency {
         self.response.as_ref().unwrap_or(&self.service)
     }
@@ -309,7 +309,7 @@ fn percentile_map<S: Serializer>(percentiles: &[(f64, u64)], serializer: S) -> R
     map.end()
 }
 
-/// What happened in one interval.
+/// Results of one interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
     /// End of the interval, seconds after the end of the warm-up.
@@ -393,7 +393,7 @@ pub struct Cpu {
     pub steal_percent: Option<f64>,
 }
 
-/// What one process used.
+/// Processor time of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CpuShare {
     /// User time per operation, ns.
@@ -430,7 +430,7 @@ impl CpuShare {
     }
 }
 
-/// What the lanes counted besides results.
+/// Counters of the lanes besides results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CounterResult {
     /// Operations that were due in an open loop when it ended and were never sent.
@@ -448,7 +448,7 @@ pub struct CounterResult {
 }
 
 impl CounterResult {
-    /// Of all lanes' counters, merged, and what was overdue at the end.
+    /// Of all lanes' counters, merged, and the number of overdue operations at the end.
     pub const fn new(counters: &Counters, overdue: u64) -> Self {
         Self {
             overdue,
@@ -466,7 +466,7 @@ impl CounterResult {
 pub struct LaneResult {
     /// Number of the lane, from 0.
     pub lane: u32,
-    /// What commands it is for.
+    /// Class of its commands.
     pub class: &'static str,
     /// Core of its thread, if pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -503,16 +503,16 @@ pub struct PhaseResult {
     pub count: u64,
     /// The mean, ns.
     pub mean_ns: u64,
-    /// What half of them did not pass, ns, to a factor of two.
+    /// The median, ns, to a factor of two.
     pub p50_ns: u64,
-    /// What 99 of 100 did not pass, ns, to a factor of two.
+    /// The 99th percentile, ns, to a factor of two.
     pub p99_ns: u64,
     /// The longest, ns.
     pub max_ns: u64,
 }
 
 impl PhaseResult {
-    /// What was seen of `phase`.
+    /// The result of `phase`.
     pub fn new(phase: &'static str, times: &reactor::Durations) -> Self {
         Self {
             phase,

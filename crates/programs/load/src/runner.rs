@@ -56,7 +56,7 @@ const DRAIN_STOPPED: Duration = Duration::from_secs(2);
 /// Duration of the check for disturbances.
 const JITTER: Duration = Duration::from_millis(20);
 
-/// How a run is carried out.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct RunSettings {
     /// A thread on each of these cores. Without any there is one thread, tied to none.
@@ -73,8 +73,8 @@ pub struct RunSettings {
     pub steady: Option<SlopeLimit>,
     /// The account of the target's process, if it can be read: its processor time is reported.
     pub target: Option<Arc<dyn Account>>,
-    /// Whether the kernel's threads do a part of the work of either side, as they do for its NVMe host and target: what a thread
-    /// waits for them is not lost then.
+    /// Whether the kernel's threads do a part of the work of either side, as they do for its NVMe host and target: the
+    /// wait of a thread for them does not count as lost then.
     pub beside_kernel_threads: bool,
     /// Operations in flight at the end have this long to finish; then the run ends without them. No more than two
     /// seconds if the run was told to stop.
@@ -143,7 +143,7 @@ pub enum RunError {
 /// A report, and what ended the load early.
 #[derive(Debug)]
 pub struct Finished {
-    /// What was measured.
+    /// The report of the measured part.
     pub report: Report,
     /// All results, for comparisons.
     pub tally: Tally,
@@ -155,7 +155,7 @@ pub struct Finished {
     pub drain: Duration,
 }
 
-/// What one thread gives back.
+/// Results of one thread.
 #[derive(Debug)]
 struct Results {
     queues: Closed,
@@ -164,7 +164,7 @@ struct Results {
     overdue: u64,
     /// In flight when the time for that was over.
     unanswered: u64,
-    /// What the thread lost to others while it was measured.
+    /// Time that the thread lost to others while it was measured.
     loss: Option<Loss>,
     /// Its core.
     core: Option<usize>,
@@ -177,7 +177,7 @@ struct Results {
     error: Option<host::Error>,
 }
 
-/// What a plan needs to know of a namespace.
+/// The properties of a namespace that a plan needs.
 #[must_use]
 pub fn geometry(namespace: &Namespace) -> Geometry {
     Geometry {
@@ -196,7 +196,7 @@ pub fn geometry(namespace: &Namespace) -> Geometry {
 /// reports.
 ///
 /// # Errors
-/// [`RunError`], before the load has begun. What goes wrong later is in the report.
+/// [`RunError`], before the load has begun. Later failures are in the report.
 ///
 /// # Panics
 /// If a thread of the run panics.
@@ -291,7 +291,7 @@ fn drive<D: Destination>(
     })
 }
 
-/// What one thread has.
+/// The lanes of one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Thread {
     core: Option<usize>,
@@ -301,7 +301,7 @@ struct Thread {
     lanes: Vec<LaneClass>,
 }
 
-/// What each thread has: the lanes of the workload go round, those to the target too, each class from the first core
+/// Assigns lanes to threads: those of the workload go round, those to the target too, each class from the first core
 /// on.
 fn threads(settings: &RunSettings, load_count: u32) -> Vec<Thread> {
     let cores: Vec<_> = match &settings.cores[..] {
@@ -331,7 +331,7 @@ struct Usage {
     /// Of all our threads, where some are not those that make the load.
     own: Option<CpuTime>,
     machine: Option<(MachineTime, MachineTime)>,
-    /// What the target's threads lost to others.
+    /// Time that the target's threads lost to others.
     target_loss: Option<Loss>,
     /// Of the target's machine, if that is another one, ns.
     target_machine_ns: Option<u64>,
@@ -340,13 +340,14 @@ struct Usage {
 }
 
 impl Usage {
-    /// What a thread of a core lost, without its wait for the kernel's threads where they do a part of the work.
+    /// The loss of a core's thread, without its wait for the kernel's threads where they do a part of the work.
     fn without_kernel(&self, loss: Loss, core: Option<usize>) -> Loss {
         let Some((before, after)) = &self.kernel else { return loss };
         loss.explained(after.ran_since(before, core, loss.elapsed_ns))
     }
 
-    /// What the target's threads lost between two readings, of a target on this machine without their wait for the kernel's.
+    /// The loss of the target's threads between two readings; on this machine without their wait for the kernel's
+    /// threads.
     fn target_loss(&self, before: &Reading, after: &Reading) -> Option<Loss> {
         let loss = after.loss_since(before)?;
         if self.target_machine_ns.is_some() {
@@ -376,7 +377,7 @@ struct Watch<'a, D> {
 }
 
 impl<D: Destination> Watch<'_, D> {
-    /// Takes the next message; none now and then, to look around.
+    /// Takes the next message; none at intervals, so that the caller can check the time and the flags.
     fn next(&mut self) -> Option<Message> {
         if self.observer.stops() {
             self.shared.stops.store(true, Ordering::Relaxed);
@@ -395,8 +396,8 @@ impl<D: Destination> Watch<'_, D> {
         if is_stopped { self.settings.drain.min(DRAIN_STOPPED) } else { self.settings.drain }
     }
 
-    /// Has the threads end without what is in flight, once the time for that is over: a target that answers nothing
-    /// must not keep the run from its end. Closing the association wakes those that wait for a connection.
+    /// Ends the threads without their operations in flight, once the time for those is over: a target that answers
+    /// nothing must not keep the run from its end. Closing the association wakes those that wait for a connection.
     fn abandon_if_late(&mut self) {
         if self.shared.is_abandoned.load(Ordering::Relaxed) {
             return;
@@ -536,7 +537,7 @@ impl<D: Destination> Watch<'_, D> {
     }
 }
 
-/// Puts together what all threads give back.
+/// Combines the results of all threads.
 fn report(
     plan: &Plan,
     environment: Environment,

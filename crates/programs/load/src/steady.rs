@@ -1,11 +1,11 @@
-//! When a rate is steady, and what to say of several that differ.
+//! Steadiness of a rate, and the spread of several results.
 
 use std::collections::VecDeque;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// Says when the slope of the last samples, as percent of their mean per sample, is small enough.
+/// Decides whether the slope of the last samples, as percent of their mean per sample, is small enough.
 #[derive(Clone, Debug)]
 pub struct Steady {
     samples: VecDeque<f64>,
@@ -20,7 +20,7 @@ impl Steady {
         Self { samples: VecDeque::with_capacity(window), window, limit_percent }
     }
 
-    /// Takes the next sample, such as the IOPS of one more second, and says whether the rate is steady now.
+    /// Takes the next sample, such as the IOPS of one more second, and returns whether the rate is steady now.
     pub fn on_sample(&mut self, rate: f64) -> bool {
         if self.samples.len() == self.window {
             self.samples.pop_front();
@@ -71,10 +71,10 @@ impl FromStr for SlopeLimit {
     }
 }
 
-/// Where several results lie and how far apart.
+/// Location and spread of several results.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// How many there are.
+    /// Number of results.
     pub count: usize,
     /// The middle one.
     pub median: f64,

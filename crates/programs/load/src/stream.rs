@@ -23,7 +23,7 @@ impl Region {
 /// One operation to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What to do.
+    /// Kind of the operation.
     pub kind: Kind,
     /// First LBA.
     pub slba: u64,
@@ -56,7 +56,7 @@ struct Cursor {
     next: u64,
 }
 
-/// What decides the kind.
+/// Source of the kind.
 #[derive(Clone, Debug)]
 enum Kinds {
     /// Kind by hundredth.
@@ -74,7 +74,7 @@ struct Windows {
     left: u32,
     /// Operations of a window.
     length: u32,
-    /// Where the writes began, and so the reads do.
+    /// Start of the writes, and of the reads.
     start: Cursor,
 }
 
@@ -176,7 +176,7 @@ impl Iterator for Stream {
     }
 }
 
-/// A table in which each value stands as often as its percentage; what is missing to 100 repeats the last.
+/// A table in which each value stands as often as its percentage; the last one fills the rest to 100.
 fn hundredths<T: Copy>(values: &[(T, u8)]) -> Box<[T; HUNDRED]> {
     let mut table = Box::new([values[values.len() - 1].0; HUNDRED]);
     let all = values.iter().flat_map(|&(value, percent)| std::iter::repeat_n(value, percent.into()));

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Columns of a terminal that does not tell its width.
+/// Columns of a terminal that does not report its width.
 const COLUMNS: usize = 80;
 
 /// The part of a line that fits into one row of standard error's terminal.

@@ -1,4 +1,4 @@
-//! Blocks that say what they are: which run wrote them, for which LBA, and for the how-many-th time.
+//! Self-describing blocks: which run wrote them, for which LBA, and in which generation.
 //!
 //! ```text
 //! byte 0        8       16     24          28         32
@@ -41,7 +41,7 @@ pub struct Marker {
     run_id: u64,
 }
 
-/// What a block may hold.
+/// The possible content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// Oldest and newest of the possible generations; they wrap around.
@@ -50,7 +50,7 @@ pub struct Expectation {
     pub zeroes: bool,
     /// Whether it may read as ones in every bit.
     pub ones: bool,
-    /// Whether nothing is known of it. What this run could not have written there is still wrong.
+    /// Whether nothing is known of it. Content that this run cannot have written there is still wrong.
     pub anything: bool,
 }
 
@@ -105,7 +105,7 @@ impl fmt::Display for Expectation {
     }
 }
 
-/// What a block, or a part of it, was found to hold.
+/// The content found in a block, or in a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// The stamp of this run for this LBA.
@@ -129,7 +129,7 @@ impl fmt::Display for Content {
     }
 }
 
-/// What is wrong with a block.
+/// A fault of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// Reads as zeroes, as if never written.
@@ -172,7 +172,7 @@ pub enum Problem {
         from: usize,
         /// Last wrong byte.
         to: usize,
-        /// What the rest is.
+        /// Generation of the rest.
         generation: u32,
     },
     /// Whole and for this LBA, but an older generation than it may be.
@@ -192,9 +192,9 @@ pub enum Problem {
 pub struct Mismatch {
     /// The LBA that was read.
     pub lba: u64,
-    /// What is wrong.
+    /// The fault.
     pub problem: Problem,
-    /// What would have been right.
+    /// The expected content.
     pub expected: Expectation,
     /// Where the excerpt begins, in bytes.
     pub excerpt_at: usize,
@@ -241,7 +241,7 @@ impl Marker {
         Self { run_id }
     }
 
-    /// What every word of one LBA's filling starts from.
+    /// Base of every word of one LBA's filling.
     #[inline]
     const fn base(self, lba: u64) -> u64 {
         mix(lba ^ mix(self.run_id))
@@ -283,7 +283,7 @@ impl Marker {
     /// Identifies the content of `block`, read from `lba`, if `expectation` allows it.
     ///
     /// # Errors
-    /// Exactly what is wrong.
+    /// The exact fault.
     #[inline]
     pub fn check(self, block: &[u8], lba: u64, expectation: &Expectation) -> Result<Content, Box<Mismatch>> {
         if let Some((header, filling)) = block.split_first_chunk::<HEADER_BYTES>() {
@@ -301,7 +301,7 @@ impl Marker {
         self.examine(block, lba, expectation)
     }
 
-    /// The slow way, for the rare and the wrong.
+    /// The slow path, for rare and wrong content.
     #[cold]
     fn examine(self, block: &[u8], lba: u64, expectation: &Expectation) -> Result<Content, Box<Mismatch>> {
         let wrong = |problem, at: usize| {
@@ -373,7 +373,7 @@ impl Marker {
         Some((problem, from))
     }
 
-    /// What the word at byte `at` belongs to.
+    /// The origin of the word at byte `at`.
     fn content_at(self, block: &[u8], lba: u64, at: usize) -> Content {
         let word = field_u64(block, at);
         match self.generation_of(word, at, lba) {

@@ -1,4 +1,4 @@
-//! What load is wanted: the description, its text forms, and the check against a namespace.
+//! The description of a load, its text forms, and the check against a namespace.
 
 use std::fmt;
 use std::str::FromStr;
@@ -134,7 +134,7 @@ impl FromStr for Distribution {
     }
 }
 
-/// How the moments of an open loop are spaced.
+/// Spacing of the moments of an open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// All gaps alike.
@@ -165,7 +165,7 @@ pub enum Pace {
     Open {
         /// Operations per second of all lanes together.
         rate_per_s: f64,
-        /// How the moments are spaced.
+        /// Spacing of the moments.
         arrival: Arrival,
     },
 }
@@ -179,7 +179,7 @@ pub enum Regions {
     Own,
 }
 
-/// What ends the load, whichever comes first. Counted after the warm-up.
+/// The end of the load, by whichever limit comes first. Counted after the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stop {
     /// Time.
@@ -209,7 +209,7 @@ pub struct Workload {
     pub distribution: Distribution,
     /// Closed or open loop.
     pub pace: Pace,
-    /// What ends it.
+    /// The limits that end it.
     pub stop: Stop,
     /// Time before anything is recorded.
     pub warm_up: Duration,
@@ -242,7 +242,7 @@ impl Default for Workload {
     }
 }
 
-/// What a read gives after a deallocation that took place (DLFEAT, bits 2:0).
+/// Content of a block after a deallocation that took place (DLFEAT, bits 2:0).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deallocated {
     /// Unspecified: zeroes, ones or the previous content.
@@ -254,7 +254,7 @@ pub enum Deallocated {
     Ones,
 }
 
-/// What the plan needs to know of the namespace and its controller.
+/// Properties of the namespace and its controller that the plan needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of one block.
@@ -263,7 +263,7 @@ pub struct Geometry {
     pub block_count: u64,
     /// Most bytes that one read or write may move (MDTS); `None` if the controller sets no limit.
     pub transfer_limit_bytes: Option<u32>,
-    /// What deallocated blocks read as.
+    /// Content of deallocated blocks.
     pub deallocated: Deallocated,
 }
 
@@ -273,11 +273,11 @@ const QUEUE_LIMIT: u32 = 65_535;
 const COMMAND_BLOCKS_LIMIT: u64 = 65_536;
 
 impl Workload {
-    /// Checks the description against a namespace and divides it among the lanes. `run_id` marks the blocks of
-    /// this run when it verifies; two runs never use the same (see [`crate::verify::new_run_id`]).
+    /// Checks the description against a namespace and divides it among the lanes. `run_id` marks the blocks of this run
+    /// when it verifies; two runs never use the same (see [`crate::verify::new_run_id`]).
     ///
     /// # Errors
-    /// What cannot be done, in words for the user.
+    /// Why the load is not possible, in words for the user.
     pub fn plan(&self, geometry: &Geometry, run_id: u64) -> Result<Plan, Invalid> {
         self.check()?;
         let (first, count) = self.range.unwrap_or((0, geometry.block_count));
@@ -415,7 +415,7 @@ impl Plan {
         self.sizes.iter().map(|&(blocks, _)| blocks).max().unwrap_or(1)
     }
 
-    /// Bytes of the largest operation: what a buffer must hold.
+    /// Bytes of the largest operation: the size of a buffer.
     pub fn buffer_bytes(&self) -> usize {
         self.command_blocks_max() as usize * self.geometry.lba_bytes as usize
     }
@@ -476,7 +476,7 @@ impl Plan {
     }
 }
 
-/// What one lane may still start.
+/// The budget of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Operations; `u64::MAX` without a limit.

@@ -1,4 +1,4 @@
-//! One end of a connection of the ceiling: a socket, in clear or below the TLS stream that lanes use.
+//! One end of a connection of the ceiling: a socket, alone or below the TLS stream that lanes use.
 
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Both ends of a connection, the near one first: in clear, or with a completed handshake for this cipher suite.
+    /// Both ends of a connection, the near one first: unencrypted, or with a completed handshake for this cipher suite.
     ///
     /// # Errors
     /// A system call or the handshake fails.
@@ -70,7 +70,7 @@ impl Channel {
         &self.socket
     }
 
-    /// Receives what has arrived. Returns also whether there may be more.
+    /// Receives the bytes that have arrived. Returns also whether there may be more.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> (Received, bool) {
         let room = into.len();
         let is_full = |received: &Received| matches!(received, Received::Bytes(count) if *count == room);

@@ -1,4 +1,4 @@
-//! One end of one connection of the ceiling: messages out, as pieces, and messages in, cut from what is received.
+//! One end of one connection of the ceiling: messages out, as pieces, and messages in, cut from received bytes.
 
 use std::io;
 
@@ -102,7 +102,7 @@ impl Message {
     }
 }
 
-/// Where one side's outgoing bytes come from: a header of each kind, and memory for payloads.
+/// Source of one side's outgoing bytes: a header of each kind, and memory for payloads.
 pub(super) struct Material {
     headers: Vec<[u8; CAPSULE_BYTES]>,
     payload: Vec<u8>,
@@ -125,7 +125,7 @@ impl Material {
     }
 }
 
-/// Messages that wait to be sent, as pieces. What fits into one call leaves in one.
+/// Messages that wait to be sent, as pieces. Pieces that fit into one call leave in one.
 pub(super) struct Outgoing<'a> {
     material: &'a Material,
     io_bytes: usize,
@@ -219,29 +219,30 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// Cuts received bytes into messages, whose content means nothing.
+/// Cuts received bytes into messages, whose content is ignored.
 pub(super) struct Incoming<'a> {
-    /// Who sends them.
+    /// The side that sends them.
     sender: Sender,
     /// Bytes of a message that has begun and not ended.
     left: usize,
-    /// What that is.
+    /// The kind of that message.
     message: Message,
-    /// Where the data of long messages go, from the first byte to the last and again; empty where they go nowhere.
+    /// Memory for the data of long messages, used from the first byte to the last and again; empty if the data is
+    /// dropped.
     memory: Vec<u8>,
-    /// Where the next of them go.
+    /// Offset of the next data in it.
     at: usize,
     receives: Receive,
-    /// Where the data of writes is copied to, in place of nowhere.
+    /// Blocks that the data of writes is copied to, if there are any.
     blocks: Option<Walk<'a>>,
 }
 
-/// How a receive went.
+/// Outcome of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Took {
     /// Nothing is there.
     Nothing,
-    /// All there was.
+    /// All available bytes.
     All,
     /// As much as fits, or as TLS gives at once; there may be more.
     Full,

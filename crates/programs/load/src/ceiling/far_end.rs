@@ -42,7 +42,7 @@ const STRANGER_COUNT_MAX: usize = 16;
 /// Pause of a far end that waits for connections.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Processor time of a far end while it was measured, and what it lost to other load.
+/// Processor time of a far end while it was measured, and the time that it lost to other load.
 pub type FarAccount = (CpuTime, Option<Loss>);
 
 /// A far end in a thread of its own. It ends with this value.
@@ -300,7 +300,7 @@ mod tests {
         assert!(result.operations > 0);
     }
 
-    /// What a far end says to a near end that sends these bytes after its key.
+    /// The error of a far end at a near end that sends these bytes after its key.
     fn said_to(spec: &CeilingSpec, bytes: &[u8]) -> io::Error {
         let mut far = start(spec);
         let mut near = TcpStream::connect(far.address()).unwrap();

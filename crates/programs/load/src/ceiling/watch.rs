@@ -1,4 +1,4 @@
-//! Which connections of one side are looked at in a turn: each of a few, of more those that the kernel reports.
+//! The connections of one side to look at in a turn: each of a few, of more those that the kernel reports.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -50,7 +50,7 @@ impl Watch {
         Ok(&self.ready)
     }
 
-    /// Has a connection looked at in the next turn in any case.
+    /// Looks at a connection in the next turn in any case.
     pub(super) fn look_again(&mut self, index: usize) {
         if self.epoll.is_some() {
             self.again.push(index);

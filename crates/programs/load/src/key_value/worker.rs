@@ -20,13 +20,13 @@ use super::{ABANDONED, DONE, FILLING, KeyValueError, KeyValueLoad, KeyValueResul
 use crate::keys::Keys;
 use crate::random::Prng;
 
-/// What updates do.
+/// The function of updates.
 const VECTOR: (ElementCode, VectorFunction) = (ElementCode::U64, VectorFunction::ADD);
 
 /// Content of values that are not verified.
 const FILL: u8 = 0x5A;
 
-/// Waits are looked through that often.
+/// Longest wait for completions before the phase and the deadlines are checked.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// One operation.
@@ -40,7 +40,7 @@ struct Operation {
     is_found: bool,
 }
 
-/// What is in flight together: one command, or one batch.
+/// A unit in flight: one command, or one batch.
 struct Slot {
     operations: Vec<Operation>,
     /// Stores of Modifies whose values were retrieved.
@@ -150,8 +150,8 @@ impl<'a> Worker<'a> {
         Ok(self.result)
     }
 
-    /// Keeps every slot busy: while there is something to fill, or until the phase is this one. What is in flight at
-    /// the end is waited for until the run is abandoned.
+    /// Keeps every slot busy: while there is something to fill, or until the phase is this one. Operations in flight at
+    /// the end are awaited until the run is abandoned.
     fn work(&mut self, phase: &AtomicU8, until: u8) -> Result<(), KeyValueError> {
         let mut completions = Vec::new();
         let mut was_measuring = false;
@@ -192,7 +192,7 @@ impl<'a> Worker<'a> {
                 if until != DONE {
                     return Err(over.clone().into());
                 }
-                // What was measured is kept.
+                // The results so far are kept.
                 let over = over.to_string();
                 self.give_up(over);
                 return Ok(());
@@ -200,14 +200,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Counts what is in flight as failed.
+    /// Counts operations in flight as failed.
     fn give_up(&mut self, why: String) {
         let open = self.slots.iter().filter(|slot| slot.open_count > 0);
         let count: usize = open.map(|slot| slot.operations.len()).sum();
         self.fail(Some(why), count.max(1));
     }
 
-    /// Forgets what was done so far, but for what went wrong.
+    /// Forgets the results so far, except for failures.
     fn forget(&mut self) {
         let KeyValueResult { failed_count, first_failure, mismatch_count, .. } =
             std::mem::take(&mut self.result);
@@ -250,7 +250,7 @@ impl<'a> Worker<'a> {
         self.load.sizes.largest_bytes()
     }
 
-    /// Makes the first bytes of `value` the value to store next under a key. Gives how many they are.
+    /// Makes the first bytes of `value` the value to store next under a key. Returns their number.
     fn next_value(&mut self, number: u64, value: &mut Vec<u8>) -> usize {
         let length = self.size() as usize;
         if value.len() < length {
@@ -263,7 +263,7 @@ impl<'a> Worker<'a> {
         length
     }
 
-    /// Submits what a slot does next.
+    /// Submits the next command or batch of a slot.
     fn start(&mut self, index: usize, now: Instant) -> Result<(), KeyValueError> {
         let slot = &mut self.slots[index];
         slot.operations.clear();
@@ -282,7 +282,7 @@ impl<'a> Worker<'a> {
             }
             Kind::Update => (namespace.vector_scalar(&key(number), VECTOR, 1), None),
             _ if !operation.is_fetch() => {
-                // Long values are not written again for each store: what is there will do.
+                // Long values are not written again for each store: the old content will do.
                 let mut buffer = std::mem::take(&mut self.slots[index].buffer);
                 let length = self.next_value(number, &mut buffer);
                 buffer.truncate(length);
@@ -358,7 +358,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Takes a completion to its slot, and says which that is.
+    /// Passes a completion to its slot, and returns the slot.
     fn on_completion(&mut self, completion: Completion<Vec<u8>>) -> usize {
         let index = usize::try_from(completion.user / 2).expect("a slot");
         let slot = &mut self.slots[index];
@@ -382,7 +382,7 @@ impl<'a> Worker<'a> {
         index
     }
 
-    /// Counts what a slot has done.
+    /// Counts the operations of a slot.
     fn finish(&mut self, index: usize, now: Instant) {
         let ns = u64::try_from((now - self.slots[index].submitted).as_nanos()).unwrap_or(u64::MAX);
         let operations = std::mem::take(&mut self.slots[index].operations);

@@ -13,7 +13,7 @@ use super::{KindResult, Latency, Report, Sample};
 use crate::environment::Date;
 use crate::workload::Kind;
 
-/// Which bins fio's tools can take: their largest latency, ns. Longer ones are counted there.
+/// Largest latency of a bin that fio's tools accept, ns. Longer ones are counted there.
 const FIO_LATENCY_NS_MAX: u64 = 17_112_760_320;
 
 /// The report as JSON text. With `bins` the histograms are in it, as in fio's `json+`.
@@ -273,7 +273,7 @@ fn depth_shares(report: &Report) -> Object<'static> {
     object(names.into_iter().zip(levels).map(|(name, count)| (name, count as f64 * 100.0 / total)))
 }
 
-/// What we do not measure.
+/// Fields that are not measured.
 fn none(names: &[&str]) -> Object<'static> {
     object(names.iter().map(|&name| (name, 0.0)))
 }

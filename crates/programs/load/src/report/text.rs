@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{CpuShare, KindResult, Latency, Report, Sample};
 
-/// How much of the latency a table shows.
+/// Detail of the latency in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
     /// Mean, extremes and a few percentiles.
@@ -155,7 +155,7 @@ fn write_storage(out: &mut String, report: &Report) -> std::fmt::Result {
     )
 }
 
-/// What the reader must know before believing the numbers.
+/// Remarks that the reader needs before trusting the numbers.
 fn write_remarks(out: &mut String, report: &Report) -> std::fmt::Result {
     let counters = &report.counters;
     for result in &report.kinds {
@@ -220,7 +220,7 @@ fn write_percentiles(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-/// What each lane did.
+/// Counters of each lane.
 fn write_lanes(out: &mut String, report: &Report) -> std::fmt::Result {
     if report.lanes.is_empty() {
         return Ok(());
@@ -239,7 +239,7 @@ fn write_lanes(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-/// What the lanes did for it, and where the time of commands went.
+/// Counters of all lanes, and the time of commands by phase.
 fn write_lane_sums(out: &mut String, report: &Report) -> std::fmt::Result {
     let sum = |counter: &str| -> u64 {
         report.lanes.iter().filter_map(|lane| lane.counters.get(counter)?.as_u64()).sum()

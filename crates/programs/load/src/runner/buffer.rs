@@ -5,8 +5,8 @@ use host::DataBuffer;
 use super::queues::DataRoom;
 use crate::random::mix;
 
-/// A buffer that is as long as its operation. One word: it goes from hand to hand with each operation, and what was
-/// written as several words and is read again at once as one waits for the stores.
+/// A buffer that is as long as its operation. One word: it is moved with each operation, and memory that was written as
+/// several words and is read back at once as one waits for the stores.
 #[derive(Debug)]
 pub(crate) struct IoBuffer(Box<Room>);
 
@@ -16,7 +16,7 @@ struct Room {
     length: usize,
 }
 
-/// Fills a buffer with what neither compresses nor repeats from one seed to the other.
+/// Fills a buffer with bytes that neither compress nor repeat from one seed to the other.
 pub(super) fn fill(bytes: &mut [u8], seed: u64) {
     for (word, place) in (0..).zip(bytes.chunks_mut(8)) {
         place.copy_from_slice(&mix(seed << 32 | word).to_le_bytes()[..place.len()]);
@@ -24,7 +24,7 @@ pub(super) fn fill(bytes: &mut [u8], seed: u64) {
 }
 
 impl IoBuffer {
-    /// Room for `capacity` bytes, filled with what neither compresses nor repeats from one buffer to the other.
+    /// Room for `capacity` bytes, filled with bytes that neither compress nor repeat from one buffer to the other.
     pub(crate) fn new(capacity: usize, seed: u64) -> Self {
         let mut bytes = vec![0; capacity];
         fill(&mut bytes, seed);

@@ -65,14 +65,14 @@ fn only_reads(workload: &Workload) -> bool {
     workload.pattern.shares().read == 100 && workload.pattern.mix != Mix::WriteThenRead && !workload.fill
 }
 
-/// Puts `workload` on local storage, and reports. Settings about lanes and targets mean nothing here. The kernel's threads do a
-/// part of the work.
+/// Puts `workload` on local storage, and reports. Settings about lanes and targets are ignored. The kernel's threads do
+/// a part of the work.
 ///
 /// The storage is opened as a target would open it: locked for the time of the run, and a device that is mounted is
 /// not written.
 ///
 /// # Errors
-/// [`RunError`], before the load has begun. What goes wrong later is in the report.
+/// [`RunError`], before the load has begun. Later failures are in the report.
 ///
 /// # Panics
 /// If a thread of the run panics.

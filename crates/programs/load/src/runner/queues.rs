@@ -10,7 +10,7 @@ use crate::report::LaneResult;
 use crate::stream::Step;
 use crate::workload::Plan;
 
-/// What a load is put on, as all threads of a run see it.
+/// The destination of a load, shared by all threads of a run.
 pub(super) trait Destination: Sync {
     /// The queues of one thread.
     type Queues: Queues;
@@ -27,10 +27,10 @@ pub(super) trait Destination: Sync {
 
 /// The queues of one thread: for each of its loads one, or some that all of them share.
 pub(super) trait Queues {
-    /// Where the data of an operation is.
+    /// The buffer of an operation's data.
     type Buffer: DataRoom;
 
-    /// A buffer for operations of up to `capacity` bytes, filled with what neither compresses nor repeats.
+    /// A buffer for operations of up to `capacity` bytes, filled with bytes that neither compress nor repeat.
     fn buffer(&mut self, capacity: usize, seed: u64) -> Result<Self::Buffer, Error>;
 
     /// Submits an operation of load `load`, which completes with `user`.
@@ -51,7 +51,7 @@ pub(super) trait Queues {
     /// Calls `each` with completions, at most after `timeout`. It does not wait if that is zero.
     fn take(&mut self, timeout: Duration, each: &mut impl FnMut(Done<Self::Buffer>)) -> Result<(), Error>;
 
-    /// What the queues counted; they are used no more.
+    /// Ends the use of the queues, and returns their counters.
     fn close(&mut self, thread: &Thread) -> Closed;
 }
 
@@ -63,7 +63,7 @@ pub(super) trait DataRoom {
     /// If it is smaller.
     fn resize(&mut self, length: usize);
 
-    /// What the operation moves.
+    /// The data of the operation.
     fn bytes(&self) -> &[u8];
 
     /// The same, to fill.
@@ -85,12 +85,12 @@ pub(super) struct Done<B> {
     pub(super) buffer: Option<B>,
 }
 
-/// What queues counted.
+/// Counters of queues.
 #[derive(Debug, Default)]
 pub(super) struct Closed {
     /// Of each lane to a target.
     pub(super) lanes: Vec<LaneResult>,
-    /// Where the time of commands to a target went.
+    /// Time of commands to a target by phase.
     pub(super) phases: Option<Phases>,
     /// Of a ring for local storage.
     pub(super) ring: Option<RingUse>,

@@ -32,7 +32,7 @@ const WAIT_NS_MAX: u64 = 10_000_000;
 /// No start yet.
 pub(super) const NOT_STARTED: u64 = u64::MAX;
 
-/// What all threads of a run share.
+/// State shared by all threads of a run.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// Time 0 of the run.
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     pub(super) start_ns: AtomicU64,
     /// No more operations are issued.
     pub(super) stops: AtomicBool,
-    /// What is in flight is not waited for any longer.
+    /// Operations in flight are no longer awaited.
     pub(super) is_abandoned: AtomicBool,
 }
 
@@ -129,10 +129,10 @@ impl<'a, D: Destination> Worker<'a, D> {
 const NO_OPERATION: Operation =
     Operation { step: Step { kind: Kind::Read, slba: 0, blocks: 0 }, due_ns: 0, submitted_ns: 0 };
 
-/// One load of the plan and what it has in flight.
+/// One load of the plan and its operations in flight.
 struct Load<B> {
     generator: Generator,
-    /// What is in flight, by slot.
+    /// Operations in flight, by slot.
     operations: Vec<Operation>,
     /// Free slots; the one used last is used first.
     free: Vec<u64>,
@@ -140,7 +140,7 @@ struct Load<B> {
     buffers: Vec<B>,
 }
 
-/// What an operation is known by: the load it is of and its slot there.
+/// Identifies an operation: its load, and its slot there.
 const LOAD_SHIFT: u32 = 32;
 
 struct Running<'a, D: Destination> {
@@ -150,7 +150,7 @@ struct Running<'a, D: Destination> {
     recorder: Recorder,
     mismatches: Vec<String>,
     last_done_ns: u64,
-    /// What ended the run early.
+    /// The error that ended the run early.
     error: Option<Error>,
 }
 
@@ -326,7 +326,7 @@ impl<D: Destination> Running<'_, D> {
         let taken = queues.take(Duration::from_nanos(wait_ns), &mut each);
         *last_done_ns = now_ns.max(*last_done_ns);
         if let Err(error) = taken {
-            // What is in flight cannot be awaited any more.
+            // Operations in flight cannot be awaited any more.
             self.error.get_or_insert(error);
             self.worker.shared.stops.store(true, Ordering::Relaxed);
             self.worker.shared.is_abandoned.store(true, Ordering::Relaxed);
