@@ -1,4 +1,4 @@
-//! Admin commands that hosts submit under I/O, and what they must end with.
+//! Admin commands that hosts submit under I/O, and the statuses that they must end with.
 
 use proto::host_controller::RequestData;
 use wire::feature::Fid;

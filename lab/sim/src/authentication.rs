@@ -1,4 +1,4 @@
-//! Who authenticates in a run: the secrets of its hosts, and those that the target asks for.
+//! Authentication in a run: the secrets of its hosts, and those that the target asks for.
 
 use host::Credentials;
 use reactor::random::SplitMix64;
@@ -10,14 +10,14 @@ use crate::keys::{secret, secret_source};
 use crate::names::name;
 use crate::scenario::Scenario;
 
-/// The place of the target among those that have secrets.
+/// Number that the target's secret is made from.
 const TARGET: usize = 255;
 
-/// The place of hosts that do not exist.
+/// Number that the secrets of hosts that do not exist are made from.
 const STRANGER: usize = 254;
 
-/// The secrets that hosts must have, and what each sees of the target, where the configuration does not say it: in
-/// some of these runs there are hosts without a secret.
+/// The secrets that hosts must have, and the secret of the target that each sees, where the configuration does not give
+/// them: in some of these runs there are hosts without a secret.
 pub(crate) fn authentication(scenario: &Scenario) -> Option<Authentication> {
     scenario.authentication.filter(|_| scenario.tls != TlsPolicy::Concatenated)?;
     let secrets = |index| Secrets { host: secret(index), controller: Some(secret(TARGET)) };

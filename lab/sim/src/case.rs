@@ -1,6 +1,6 @@
-//! A run as data: a seed, and which of its commands, faults and settings are left.
+//! A run as data: a seed, and the rest of its commands, faults and settings.
 //!
-//! What is left of a run that fails is printed as options, and read again from them: see [`Case::options`].
+//! The rest of a failing run is printed as options, and read again from them: see [`Case::options`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,9 +17,9 @@ pub struct Case {
     pub(crate) commands: Option<BTreeSet<CommandId>>,
     /// Faults that happen, by their place in the scenario: all without a list.
     pub(crate) faults: Option<BTreeSet<usize>>,
-    /// Settings that are not as the seed draws them.
+    /// Settings that differ from those the seed draws.
     pub(crate) settings: BTreeMap<&'static str, u64>,
-    /// Seeds what happens by chance; 0 for the seed's own chance.
+    /// Seed of the chance events; 0 for the seed's own chance.
     pub(crate) chance: u64,
 }
 
@@ -36,10 +36,10 @@ impl Case {
         self.settings.get(setting) != Some(&0)
     }
 
-    /// As the options have it: lists with commas, `none` for an empty one.
+    /// Parses options: lists with commas, `none` for an empty one.
     ///
     /// # Errors
-    /// One of them is none of these.
+    /// An option is malformed.
     pub fn parse(
         seed: u64,
         commands: Option<&str>,
@@ -69,7 +69,7 @@ impl Case {
         })
     }
 
-    /// The options that run it.
+    /// The options that run this case.
     #[must_use]
     pub fn options(&self) -> String {
         let mut options = format!("--seed {}", self.seed);
@@ -93,7 +93,7 @@ impl Case {
         options
     }
 
-    /// What is run.
+    /// The scenario of this case.
     pub(crate) fn scenario(&self) -> Scenario {
         let mut scenario = Scenario::new(self.seed);
         if let Some(kept) = &self.faults {

@@ -1,5 +1,5 @@
-//! What runs have reached: commands in all their forms, the statuses that they end with, PDUs, and what else happens to
-//! a connection, counted from what goes over the simulated wire; transitions of machines, and limits.
+//! Coverage of runs: commands in all their forms, the statuses that they end with, PDUs, and other events of a
+//! connection, counted from the bytes on the simulated wire; transitions of machines, and limits.
 
 mod queue_stages;
 mod requests;
@@ -29,7 +29,7 @@ pub enum Point {
     Status(Opcode, u16),
     /// A form of a command or of its data.
     Form(&'static str),
-    /// Something that happened to the world.
+    /// An event of the world.
     Event(&'static str),
     /// A machine has gone from one state to another.
     Transition {
@@ -44,18 +44,18 @@ pub enum Point {
     Limit(&'static str),
     /// A command took too long because of this.
     TimedOut(&'static str),
-    /// How a host's command ended, and why.
+    /// The end of a host's command, and its cause.
     End {
         /// The command.
         command: &'static str,
-        /// What its user was told.
+        /// The outcome that its user received.
         outcome: Ending,
-        /// Why.
+        /// The cause.
         cause: &'static str,
     },
 }
 
-/// What a host's command ended with.
+/// The outcome of a host's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ending {
     /// Success.
@@ -132,7 +132,7 @@ impl std::fmt::Display for Point {
     }
 }
 
-/// Counts of what was reached.
+/// Counts of the points that were reached.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     counts: BTreeMap<Point, u64>,
@@ -149,7 +149,7 @@ impl Coverage {
         other.counts.iter().for_each(|(point, count)| *self.counts.entry(*point).or_default() += count);
     }
 
-    /// What was reached, and how often.
+    /// The points that were reached, and how often.
     pub fn iter(&self) -> impl Iterator<Item = (Point, u64)> {
         self.counts.iter().map(|(point, count)| (*point, *count))
     }
@@ -199,7 +199,7 @@ impl Headers {
                 return Some(header);
             }
             if self.header[2] as usize <= COMMON_HEADER_BYTES {
-                // Not a header: nothing more is known of this stream.
+                // Not a header: the rest of this stream cannot be parsed.
                 (self.header, self.rest) = (Vec::new(), usize::MAX);
                 return None;
             }
@@ -228,7 +228,7 @@ const FROM_HOST: u8 = 1;
 /// Where a capsule's header has the length of the data.
 const CAPSULE_DATA_BYTES_AT: usize = 40;
 
-/// What has gone by of one command.
+/// The parts of one command that have gone by.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     opcode: Opcode,
@@ -239,11 +239,11 @@ struct Seen {
     h2c_count: u32,
     c2h_count: u32,
     fuse: Fuse,
-    /// Data that the host sends beside the capsule, and what of it went by, bytes.
+    /// Data that the host sends beside the capsule, and the part of it that went by, bytes.
     data_bytes: (u64, u64),
-    /// Where the last of it ends in what the host sends.
+    /// The end of its last data, in bytes that the host sends.
     end: u64,
-    /// What its answer changes.
+    /// The change that its answer makes.
     change: Change,
     requests: Requests,
 }
@@ -255,7 +255,7 @@ impl Seen {
     }
 }
 
-/// What a command that has arrived at the target waits for there, as far as the wire shows.
+/// The event or resource that a command at the target waits for, as far as the wire shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
     /// An event to report.
@@ -313,7 +313,7 @@ pub(crate) struct WireLimits {
     pub(crate) command_count: u32,
 }
 
-/// What goes over one connection.
+/// The traffic of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     from_host: Headers,
@@ -332,11 +332,11 @@ pub(crate) struct Watch {
     /// A message of authentication was refused.
     pub(crate) is_unproved: bool,
     commands: BTreeMap<u16, Seen>,
-    /// One end has said that the other has broken the protocol: FES and FEI.
+    /// One end has reported that the other has broken the protocol: FES and FEI.
     pub(crate) term_req: Option<(FatalErrorStatus, u32)>,
     /// Its host has sent more commands, or more Aborts, than it may.
     pub(crate) has_exceeded: bool,
-    /// Of the second namespace.
+    /// Requests to the second namespace.
     pub(crate) requests: Requests,
     limits: WireLimits,
     stages: QueueStages,
@@ -358,8 +358,7 @@ impl Watch {
         self.stages.on_end(how, coverage);
     }
 
-    /// Bytes go out, from the target or from the host.
-    /// Gives each header.
+    /// Bytes go out, from the target or from the host. Returns each header.
     pub(crate) fn on_sent(
         &mut self,
         is_from_target: bool,
@@ -376,7 +375,7 @@ impl Watch {
         }
     }
 
-    /// Where the last header begins in what the target sends next.
+    /// The start of the last header in the bytes that the target sends next.
     pub(crate) fn last_header(&self, bytes: &[u8]) -> Option<usize> {
         let (mut headers, mut rest, mut last) = (self.from_target.clone(), bytes, None);
         loop {
@@ -419,7 +418,7 @@ impl Watch {
         self.commands.values().filter(is_abort).count()
     }
 
-    /// What each command waits for that is not answered, at a target that has received this number of bytes.
+    /// The wait of each unanswered command, at a target that has received this number of bytes.
     pub(crate) fn waiting(&self, received_bytes: u64) -> impl Iterator<Item = Waiting> {
         let second = self.commands.values().find(|seen| seen.fuse == Fuse::SECOND);
         let has_second = second.is_some_and(|second| second.is_whole(received_bytes));

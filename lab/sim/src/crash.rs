@@ -1,12 +1,12 @@
 //! Every state that a power cut can leave of every short workload on the file store.
 //!
 //! A recording reactor stands under the real backend and keeps, of each sector of 512 bytes, all versions since it was
-//! last made durable. Before each operation is carried out and after the last, the power goes: every combination of
-//! what the sectors may then hold is a state, whole operations torn at every sector. Each state is opened as a
-//! namespace again, read through the backend, and held against what was answered:
+//! last made durable. Before each operation is carried out and after the last, the power goes: every combination of the
+//! possible contents of the sectors is a state, whole operations torn at every sector. Each state is opened as a
+//! namespace again, read through the backend, and compared with the answers:
 //!
-//! *A sector holds what a write left there, unless a durable one began after that write was answered.* Durable is what
-//! was written with FUA, and what was answered before a flush began that was answered with success.
+//! *A sector holds the content of a write, unless a durable one began after that write was answered.* Durable are
+//! writes with FUA, and writes that were answered before a flush began that was answered with success.
 //!
 //! Workloads are all sequences of up to a given number of requests, one after the other; shorter ones also with their
 //! requests begun and their operations carried out in every order; and with every single call failing in every way.
@@ -30,7 +30,7 @@ const SECTOR_COUNT: usize = 4;
 /// Sectors of a request, from the first to before the last.
 type Extent = (u8, u8);
 
-/// What a workload consists of.
+/// A request of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ask {
     Write(Extent),
@@ -53,7 +53,7 @@ const ALPHABET: [Ask; 9] = [
     Ask::Deallocate((1, 4)),
 ];
 
-/// What the storage can do beside reading and writing.
+/// The abilities of the storage beside reading and writing.
 #[derive(Clone, Copy, Debug)]
 struct Abilities {
     punches: bool,
@@ -66,7 +66,7 @@ const ABILITIES: [Abilities; 3] = [
     Abilities { punches: false, zeroes: false },
 ];
 
-/// How one call fails.
+/// The failure of one call.
 #[derive(Clone, Copy, Debug)]
 enum CallFault {
     Error(Errno),
@@ -88,8 +88,8 @@ const CALL_FAULTS: [CallFault; 9] = [
     CallFault::Never,
 ];
 
-/// Looks at all workloads of up to `length_max` requests, or at every `share_count`-th of them from `share` on; the
-/// first share has the small files too.
+/// Checks all workloads of up to `length_max` requests, or every `share_count`-th of them from `share` on; the first
+/// share has the small files too.
 #[must_use]
 pub fn crash_states(length_max: u32, share: usize, share_count: usize) -> CrashReport {
     let mut report = CrashReport::default();
@@ -140,7 +140,7 @@ fn check_workload(workload: &[Ask], abilities: Abilities, is_short: bool, report
     }
 }
 
-/// Which of several operations comes next.
+/// The choice of the next one of several operations.
 struct Choices {
     script: Vec<usize>,
     at: usize,
@@ -163,7 +163,7 @@ enum Order<'a> {
     Any(&'a mut Choices),
 }
 
-/// What is known of a request's write to a sector.
+/// The known state of a request's write to a sector.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     value: u8,
@@ -241,7 +241,7 @@ impl StoreIo for Recorder {
 }
 
 impl Recorder {
-    /// The sectors that an operation is to change, and to what.
+    /// The sectors that an operation is to change, and their new contents.
     fn changes(operation: &Operation) -> Vec<(usize, u8)> {
         match operation {
             Operation::Write { offset, buffer, skip, .. } => {
@@ -387,7 +387,7 @@ struct Run<'a> {
     reader: Reader,
 }
 
-/// Carries a workload out and cuts the power everywhere. Gives the number of calls.
+/// Carries a workload out and cuts the power everywhere. Returns the number of calls.
 fn run(
     workload: &[Ask],
     abilities: Abilities,
@@ -501,8 +501,8 @@ impl Run<'_> {
         self.take_replies();
     }
 
-    /// Cuts the power, then carries out one operation, or lets time pass if there is none. Says whether there was
-    /// anything.
+    /// Cuts the power, then carries out one operation, or lets time pass if there is none. Returns whether there was
+    /// anything to do.
     fn step(&mut self, at: usize) -> bool {
         if self.io.running.is_empty() {
             let Some(deadline_ns) = self.io.timers.next_deadline_ns() else { return false };
@@ -553,7 +553,8 @@ impl Run<'_> {
         }
     }
 
-    /// Everything was answered, but for what waits for a call that never comes back; and only that keeps a buffer.
+    /// Everything was answered, except for requests that wait for a call that never comes back; and only that call
+    /// keeps a buffer.
     fn check_end(&mut self) {
         let is_stuck =
             |request: &usize| self.io.stuck.as_ref().is_some_and(|stuck| stuck.ticket.0 == *request as u64);
@@ -575,7 +576,7 @@ impl Run<'_> {
         }
     }
 
-    /// The power goes: looks at every state that may be left.
+    /// The power goes: checks every state that may be left.
     fn cut(&mut self) {
         self.report.cut_count += 1;
         let mut options: Vec<BTreeSet<u8>> = Vec::new();
@@ -624,7 +625,7 @@ impl Run<'_> {
     }
 }
 
-/// Opens what a power cut has left, and reads it.
+/// Opens the storage after a power cut, and reads it.
 struct Reader {
     backend: Option<Box<dyn Backend>>,
 }

@@ -19,7 +19,7 @@ const SECTOR_BYTES: usize = 512;
 
 const PATH: &str = "/state/file";
 
-/// What is done to a file.
+/// A change of a file.
 #[derive(Clone, Copy, Debug)]
 enum Task {
     PlaceNew,
@@ -49,7 +49,7 @@ enum Change {
 
 type Names = BTreeMap<PathBuf, usize>;
 
-/// A file system that remembers what is not durable yet.
+/// A file system that remembers changes that are not durable yet.
 #[derive(Clone, Debug, Default)]
 struct Disk {
     contents: Vec<Content>,
@@ -68,7 +68,7 @@ struct Recorder<'a> {
     report: &'a mut CrashReport,
 }
 
-/// Looks at all states of all tasks.
+/// Checks all states of all tasks.
 pub(crate) fn crash_files(report: &mut CrashReport) {
     for task in [Task::PlaceNew, Task::Replace] {
         for is_there in [false, true] {
@@ -111,7 +111,7 @@ fn run(
     let found = calls.disk.read(&calls.disk.names(usize::MAX));
     match &ended {
         Ok(true) => {
-            // Said to be there: so it is, with and without a power cut.
+            // The call reported that the file is there: so it is, with and without a power cut.
             calls.before = None;
             calls.expect(found.as_ref(), false);
             calls.cut_to_the(false);
@@ -147,7 +147,7 @@ impl Disk {
         names
     }
 
-    /// What a name was given to last.
+    /// The content that a name was given last.
     fn named(&self, path: &Path) -> Option<usize> {
         self.changes.iter().rev().find_map(|change| match change {
             Change::Name(name, content) if name == path => Some(*content),
@@ -163,7 +163,7 @@ impl Disk {
         names.get(Path::new(PATH)).map(|content| self.contents[*content].bytes.clone())
     }
 
-    /// What a power cut may leave of a file's content.
+    /// The possible contents of a file after a power cut.
     fn leftovers(&self, content: usize) -> Vec<Vec<u8>> {
         let Content { bytes, is_durable } = &self.contents[content];
         if *is_durable {
@@ -178,7 +178,7 @@ impl Disk {
             });
             all.push(left.collect());
         }
-        // The length may have come only half.
+        // Half of the length may have become durable.
         all.push(bytes[..bytes.len() / SECTOR_BYTES * SECTOR_BYTES].to_vec());
         all
     }
@@ -199,7 +199,7 @@ impl Recorder<'_> {
         self.cut_to_the(true);
     }
 
-    /// Looks at every state that a power cut may leave; with `may_be_old` that before is as good as the new one.
+    /// Checks every state that a power cut may leave; with `may_be_old` the former content is as good as the new one.
     fn cut_to_the(&mut self, may_be_old: bool) {
         self.report.cut_count += 1;
         for made in 0..1usize << self.disk.changes.len() {

@@ -1,6 +1,6 @@
 //! Counts and findings of the crash states.
 
-/// How much was looked at.
+/// Numbers of checks, and findings.
 #[derive(Clone, Debug, Default)]
 pub struct CrashReport {
     /// Workloads, each with each kind of storage.
@@ -11,12 +11,12 @@ pub struct CrashReport {
     pub cut_count: u64,
     /// States that were opened and read.
     pub state_count: u64,
-    /// What is wrong, at most a few of them.
+    /// Findings, at most a few of them.
     pub findings: Vec<String>,
 }
 
 impl CrashReport {
-    /// Adds what another thread has looked at.
+    /// Adds the report of another thread.
     pub fn add(&mut self, other: Self) {
         self.workload_count += other.workload_count;
         self.run_count += other.run_count;

@@ -1,8 +1,9 @@
-//! What a host that comes and goes does with events of namespaces and with the list of those that changed, with events of
-//! storage that lacks space and with the SMART log, and what the target may answer: logs are read whole and in parts, with
-//! RAE and without, events are enabled and disabled, and event requests are aborted or too many.
+//! The use of events by a host that comes and goes: of namespaces, with the list of those that changed, and of storage
+//! that lacks space, with the SMART log; and the answers that the target may give. Logs are read whole and in parts,
+//! with RAE and without, events are enabled and disabled, and event requests are aborted or too many.
 //!
-//! Events and answers cross what the host sends. The judge takes for certain only what no crossing explains.
+//! Events and answers cross the host's commands. The judge accuses the target only where no crossing explains its
+//! answer.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +56,7 @@ enum Mask {
     Unknown,
 }
 
-/// What the host knows of one kind of event.
+/// The host's knowledge of one kind of event.
 #[derive(Clone, Copy, Debug)]
 struct EventState {
     /// It was disabled, and the target has said so.
@@ -93,7 +94,7 @@ pub(crate) struct EventUse {
     is_curious: bool,
     of_namespaces: EventState,
     of_space: EventState,
-    /// When storage came to lack space and the host had asked to hear of that, ns: the event must come.
+    /// When storage came to lack space while the host had its event enabled, ns: the event must come.
     owed_ns: Option<u64>,
     /// Once the command that is out is answered, the event must have come.
     must_have_come: bool,
@@ -206,7 +207,7 @@ impl EventUse {
                 get(Lid::SMART, HEALTH_BYTES, 0, retain)
             }
             EventStep::Enable(events) => {
-                // What happens meanwhile may have an event or not.
+                // Changes meanwhile may have an event or not.
                 let is_on = events.contains(AsyncEvents::NAMESPACE_ATTRIBUTE);
                 self.knows_all &= is_on && !self.of_namespaces.is_disabled;
                 self.of_namespaces.is_disabled &= !is_on;

@@ -1,9 +1,9 @@
-//! What a run finds wrong.
+//! The findings of a run.
 
-/// What is wrong, in words: first the command and the block that it is about, as `command 3: block 5: …`.
+/// A finding in words: first the command and the block that it is about, as `command 3: block 5: …`.
 pub(crate) type Finding = String;
 
-/// What findings of the same kind have in common: their words without numbers, lists and details.
+/// The common part of findings of the same kind: their words without numbers, lists and details.
 pub(crate) fn kind(finding: &str) -> String {
     let mut kind = String::new();
     let mut depth = 0u32;

@@ -49,7 +49,8 @@ pub(crate) const BARRED: usize = 1;
 /// Names the command that resets a controller; those of the table have their place there.
 const RESET: u64 = 1 << 32;
 
-/// After this many attempts to reconnect with a key that the target does not have any more, a host is given the new one.
+/// After this number of attempts to reconnect with a key that the target does not have any more, a host is given the
+/// new one.
 const ATTEMPTS_WITH_OLD_KEY: u32 = 2;
 
 /// Received in one call.
@@ -96,22 +97,22 @@ pub(crate) struct Host {
     limits: Option<Limits>,
     /// When another first attempt is made, ns.
     again_ns: Option<u64>,
-    /// When it came up last, and how often it did.
+    /// How often it came up.
     pub(crate) up_count: u32,
     /// How often it has lost its association.
     pub(crate) loss_count: u32,
-    /// How often it was told of its namespaces.
+    /// How often it received its namespaces.
     pub(crate) known_count: u32,
     is_closing: bool,
-    /// It was refused as not allowed, or leaves for storage that has replaced what it knows, and its lanes end.
+    /// It was refused as not allowed, or leaves because its storage was replaced, and its lanes end.
     pub(crate) is_shut_out: bool,
     /// The identity under which it knows the second namespace.
     second_uuid: Option<Option<Uuid>>,
-    /// Until when it had found another machine's storage: `u64::MAX` if it is so now.
+    /// Until when it had found another machine's storage: `u64::MAX` if it has now.
     pub(crate) misled_until_ns: Option<u64>,
     /// It has reset a controller.
     is_reset: bool,
-    /// Its configured key of TLS, and the attempts that it makes before with another key, and before these in clear.
+    /// Its configured key of TLS, and the numbers of attempts with another key before, and without TLS before these.
     tls_key: u8,
     other_key_count: u8,
     clear_count: u8,
@@ -139,7 +140,7 @@ pub(crate) struct Lane {
     pub(crate) loss_count: u32,
     /// Since when it has no queue, ns.
     down_since_ns: Option<u64>,
-    /// When it had none before.
+    /// The earlier times without one, ns.
     downs: Vec<Range<u64>>,
 }
 
@@ -262,7 +263,7 @@ impl Host {
         }
     }
 
-    /// Another association is begun after a while.
+    /// Begins another association after a while.
     fn begin_again(&mut self, shared: &mut Shared) {
         self.up_count = 0;
         self.next_tls_key(shared);
@@ -271,8 +272,8 @@ impl Host {
         shared.wake_at(self.actor, at_ns);
     }
 
-    /// Another one in its place once all of it has ended: an association takes no storage for other storage that had
-    /// its id before.
+    /// Begins another one in its place once all of it has ended: an association takes no storage for other storage that
+    /// had its id before.
     fn leave(&mut self, shared: &mut Shared) {
         shared.reach_event("host begins anew for other storage");
         self.misled_until_ns = Some(u64::MAX);
@@ -281,12 +282,12 @@ impl Host {
         shared.wake(self.actor);
     }
 
-    /// Has its lanes run.
+    /// Runs its lanes.
     pub(crate) fn wake_lanes(&self, shared: &mut Shared) {
         (1..=self.lanes.len()).for_each(|part| shared.wake(self.actor + part));
     }
 
-    /// Another one in its place.
+    /// Begins another one in its place.
     pub(crate) fn renew(&mut self, shared: &mut Shared) {
         *self = Self {
             tls_key: shared.tls_keys.current(),
@@ -349,7 +350,7 @@ impl Host {
         }
     }
 
-    /// Counts what has become of the association.
+    /// Counts changes of the association's state.
     fn note_association(&mut self, shared: &mut Shared) {
         let stage = match (self.association.doing(), self.link.is_none()) {
             _ if self.association.is_over() => "over",
@@ -360,7 +361,7 @@ impl Host {
         self.stages.enter(stage, &mut shared.coverage);
     }
 
-    /// Counts what has become of a lane.
+    /// Counts changes of a lane's state.
     fn note_lane(&mut self, shared: &mut Shared, number: usize) {
         let Lane { core, stages, down_since_ns, downs, .. } = &mut self.lanes[number];
         if !core.is_live() {
@@ -377,7 +378,7 @@ impl Host {
         stages.enter(stage, &mut shared.coverage);
     }
 
-    /// How the next connection is protected.
+    /// The protection of the next connection.
     fn channel(&self, shared: &Shared, has_generated_key: bool) -> Channel {
         match shared.scenario.tls {
             _ if has_generated_key => Channel::Generated,
@@ -659,7 +660,7 @@ impl Host {
         }
     }
 
-    /// What is new of the namespaces.
+    /// Notes changes of the namespaces.
     fn know(&mut self, shared: &mut Shared, namespaces: &[NamespaceInfo], limits: Limits) {
         self.known_count += 1;
         let seen = namespaces.iter().find(|info| info.nsid == Nsid::new(2));

@@ -1,4 +1,4 @@
-//! A connection of a host on the simulated network, in clear or with TLS, as the host's transport has it on a socket.
+//! A connection of a host on the simulated network, with or without TLS, as the host's transport has it on a socket.
 
 use std::io::{self, IoSliceMut};
 
@@ -17,7 +17,7 @@ use crate::tls_right::Channel;
 /// Pieces of one send, as the real drivers gather them.
 const PIECE_COUNT: usize = 256;
 
-/// How far the connection is.
+/// Progress of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
     #[default]
@@ -35,7 +35,7 @@ pub(crate) struct HostLink {
     tls: ConnectionTls,
 }
 
-/// What has become of a dial.
+/// The outcome of a dial.
 #[derive(Debug)]
 pub(crate) enum Dialled {
     /// Nothing yet, or nothing is dialled.
@@ -86,7 +86,7 @@ fn received(got: Got) -> Received {
 }
 
 impl HostLink {
-    /// Connects to the target; `channel` is how the connection will be protected.
+    /// Connects to the target; `channel` is the protection of the connection.
     pub(crate) fn dial(&mut self, shared: &mut Shared, actor: Actor, channel: Channel) {
         let id = shared.dial(actor, NVME);
         shared.connection(id).tls.set_channel(channel);
@@ -158,8 +158,8 @@ impl HostLink {
         }
     }
 
-    /// Sends the pieces that are on their way, as far as the network has room. Returns how many bytes went, and how many
-    /// there were.
+    /// Sends the pieces that are on their way, as far as the network has room. Returns the number of bytes sent, and
+    /// that of all bytes.
     pub(crate) fn transmit<'a>(
         &mut self,
         shared: &mut Shared,
@@ -216,7 +216,7 @@ impl HostLink {
         self.tls.has_input()
     }
 
-    /// Whether there is something to receive.
+    /// Whether a receive would bring anything.
     pub(crate) fn is_readable(&self, shared: &Shared) -> bool {
         self.connected().is_some_and(|id| shared.is_readable(id, Side::Host) || self.tls.has_input())
     }

@@ -23,7 +23,7 @@ pub(crate) enum Collision {
     Bucket,
 }
 
-/// What key number `at` has in common with keys before it, or with the next one, if the first `colliding_count` collide.
+/// The collision of key number `at` with keys before it, or with the next one, if the first `colliding_count` collide.
 pub(crate) fn collision(at: usize, colliding_count: usize) -> Option<Collision> {
     match KINDS[at % KINDS.len()] {
         _ if at >= colliding_count || colliding_count < 2 => None,
@@ -33,7 +33,8 @@ pub(crate) fn collision(at: usize, colliding_count: usize) -> Option<Collision> 
     }
 }
 
-/// The names of this many keys, of which the first `colliding_count` collide, in the same one of so many partitions.
+/// The names of this number of keys, of which the first `colliding_count` collide, in the same one of `partition_count`
+/// partitions.
 pub(crate) fn key_names(count: usize, colliding_count: usize, partition_count: usize) -> Vec<Rc<str>> {
     static KEYS: [OnceLock<CollidingKeys>; PARTITION_COUNT_MAX] =
         [const { OnceLock::new() }; PARTITION_COUNT_MAX];

@@ -29,7 +29,7 @@ fn tls_key(number: u8) -> TlsKey {
     TlsKey::new(Some(hash), vec![number; length].into()).expect("a length that exists")
 }
 
-/// The same as a host has it.
+/// This key as a host has it.
 pub(crate) fn host_keys(number: u8) -> HostKeys {
     HostKeys { key: tls_key(number), derivation: Derivation::Standard }
 }

@@ -30,7 +30,7 @@ use crate::scenario::{MS, SECOND, Scenario};
 use crate::shared::network::{Got, NVME, Phase};
 use crate::shared::{Actor, Shared, Side};
 
-/// An answer is awaited for so long, ns.
+/// Time limit of an answer, ns.
 const TIMEOUT_NS: u64 = 5 * SECOND;
 
 /// The command that is out, beside event requests.
@@ -46,7 +46,7 @@ enum Step {
 }
 
 impl Step {
-    /// What it does with events.
+    /// Its use of events.
     fn of_events(self) -> Option<EventStep> {
         match self {
             Self::EnableEvents => Some(EventStep::Enable(ALL_EVENTS)),
@@ -56,7 +56,7 @@ impl Step {
     }
 }
 
-/// How far the connection is.
+/// Progress of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     None,
@@ -211,7 +211,7 @@ impl Leaver {
         self.dial_ns = shared.now_ns + self.choice.scaled(MS, SECOND);
     }
 
-    /// Sends and receives what there is. Says whether the connection stands.
+    /// Sends and receives all that it can. Returns whether the connection stands.
     fn exchange(&mut self, shared: &mut Shared, id: usize) -> bool {
         loop {
             if let Some((step, at_ns)) = self.next
@@ -312,7 +312,7 @@ impl Leaver {
             Step::EnableEvents => self.events.submit(shared, EventStep::Enable(ALL_EVENTS), None),
             Step::Events(EventStep::TooMany) => {
                 self.request_event(shared);
-                // Once this is answered, so is what the target refuses.
+                // Once this is answered, so are the requests that the target refuses.
                 return self.submit(shared, Step::Stay);
             }
             Step::Events(step) => {
@@ -341,7 +341,7 @@ impl Leaver {
         self.awaited = Some((step, id));
     }
 
-    /// Says whether it stays connected.
+    /// Returns whether it stays connected.
     fn on_completion(&mut self, shared: &mut Shared, id: u16, status: Status, result: u64) -> bool {
         if status.is(Status::COMMAND_ID_CONFLICT) {
             shared.find(format!("{:?} with id {id} is in conflict", self.awaited));
@@ -349,7 +349,7 @@ impl Leaver {
         if status.is(Status::ABORT_REQUESTED) && self.aborting.take_if(|aborting| *aborting == id).is_none() {
             shared.find(format!("a completion for id {id} without an abort: {status}"));
         }
-        // Neither the value of CSTS nor what any other of these commands says has a log page in it.
+        // Neither the value of CSTS nor the result of any other of these commands has a log page in it.
         let is_event = status.is_success() && result >> 16 & 0xff != 0;
         match self.awaited {
             Some((step, awaited)) if awaited == id && !(is_event && self.forgotten.contains(&id)) => {

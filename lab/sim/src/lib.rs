@@ -1,9 +1,8 @@
 //! The real host and target under virtual time: a seeded scheduler, a hostile network, a failing disk, and a checker.
 //!
-//! What runs is the product: association machines and lane cores of `host`, the applications of `target` with their
-//! control plane, the backends of `store`. What is simulated is what they see of the world: `reactor`'s
-//! [`Io`](reactor::Io), sockets, disks, threads and time. One seed decides everything, so that a run that fails can be
-//! seen again, event by event.
+//! The product itself runs: association machines and lane cores of `host`, the applications of `target` with their
+//! control plane, the backends of `store`. Their surroundings are simulated: `reactor`'s [`Io`](reactor::Io), sockets,
+//! disks, threads and time. One seed decides everything, so that a failing run can be repeated, event by event.
 //!
 //! ```text
 //!   user ─▶ host lanes ─▶ network ─▶ reactors of the target ─▶ disk

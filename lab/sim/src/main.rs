@@ -14,7 +14,7 @@ use nvlane_sim::{Case, CrashReport, Outcome, Shrunk, crash_states, run_case, shr
 
 use options::Options;
 
-/// What is freed while the simulated kernel may still read it shows.
+/// A read of memory that was freed while the simulated kernel may still read it shows.
 #[global_allocator]
 static ALLOCATOR: reactor::PoisoningAllocator = reactor::PoisoningAllocator;
 
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     if totals.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs one seed and prints what happens.
+/// Runs one seed and prints its events.
 fn show(case: &Case, shows_all: bool) -> ExitCode {
     let Outcome { finding, timeline, command_count, digest, .. } = run_case(case, true);
     timeline.lines(finding.as_deref().filter(|_| !shows_all)).for_each(|line| println!("{line}"));
@@ -58,7 +58,7 @@ fn show(case: &Case, shows_all: bool) -> ExitCode {
     }
 }
 
-/// Shrinks a seed that fails, and prints what happens in what is left.
+/// Shrinks a seed that fails, and prints the events of the rest.
 fn shrink_one(options: &Options, case: &Case) -> ExitCode {
     let start = Instant::now();
     let report = |shrunk: &Shrunk| {
@@ -80,7 +80,7 @@ fn shrink_one(options: &Options, case: &Case) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Looks at all crash states.
+/// Checks all crash states.
 fn crash(options: &Options, length_max: u32) -> ExitCode {
     let start = Instant::now();
     let jobs = options.jobs();

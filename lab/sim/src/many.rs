@@ -12,7 +12,7 @@ use crate::options::Options;
 /// Time between two lines of progress.
 const PROGRESS_TIME: Duration = Duration::from_secs(1);
 
-/// The same if standard error is no terminal.
+/// As above if standard error is not a terminal.
 const LOGGED_PROGRESS_TIME: Duration = Duration::from_secs(60);
 
 /// Results of many seeds.
@@ -122,7 +122,7 @@ impl Totals {
         self.failed.extend(outcome.finding.map(|finding| (seed, finding)));
     }
 
-    /// Prints the counts, and what to do about seeds that fail.
+    /// Prints the counts, and advice for seeds that fail.
     pub(crate) fn report(&self, took: Duration) {
         if self.is_interrupted {
             println!("interrupted by a signal");

@@ -26,7 +26,7 @@ use crate::shared::{Actor, Shared, Side};
 /// The answer of a partition whose log is being read: the connection may be closed behind it.
 const NOT_READY: &[u8] = b"SERVER_ERROR not ready: the log is being read\r\n";
 
-/// How the answers begin of a namespace whose log has failed: the connection ends behind them.
+/// Beginnings of the answers of a namespace whose log has failed: the connection ends behind them.
 const REFUSALS: [&str; 3] = [
     "SERVER_ERROR the log cannot be read\r\n",
     "SERVER_ERROR the log cannot be written\r\n",
@@ -36,13 +36,13 @@ const REFUSALS: [&str; 3] = [
 /// One client of this number speaks the binary protocol.
 const BINARY_ONE_IN: u64 = 4;
 
-/// An answer is awaited for so long, ns.
+/// Time limit of an answer, ns.
 const TIMEOUT_NS: u64 = 20 * SECOND;
 
 /// Received in one call, at most, bytes.
 const STAGING_BYTES: usize = 16 << 10;
 
-/// How far the connection is.
+/// Progress of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     None,
@@ -50,12 +50,12 @@ enum Link {
     Connected(usize),
 }
 
-/// What a client does.
+/// The task of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// Commands, at most so many more.
+    /// Commands, at most this many more.
     Work(u64),
-    /// Nothing more: it awaits what is out.
+    /// No more commands: it awaits the answers.
     Settle,
     /// It gets every key.
     Read,
@@ -192,7 +192,7 @@ impl MemcachedClient {
         }
     }
 
-    /// Sends commands of a task. Says whether the client leaves, with its last command perhaps cut off.
+    /// Sends commands of a task. Returns whether the client leaves, with its last command perhaps cut off.
     fn submit(
         &mut self,
         shared: &mut Shared,
@@ -241,7 +241,7 @@ impl MemcachedClient {
         leaves
     }
 
-    /// Sends and receives what there is. Says whether the connection stands.
+    /// Sends and receives all that it can. Returns whether the connection stands.
     fn exchange(&mut self, shared: &mut Shared, model: &mut PairModel, id: usize) -> bool {
         loop {
             if !shared.send_from(id, Side::Host, &mut self.to_send) {
@@ -267,7 +267,7 @@ impl MemcachedClient {
         }
     }
 
-    /// Hands answers that are complete to the model. Says whether the connection is of use any more.
+    /// Hands complete answers to the model. Returns whether the connection is of use any more.
     fn take_answers(&mut self, shared: &mut Shared, model: &mut PairModel) -> Result<bool, String> {
         let received = std::mem::take(&mut self.received);
         let mut at = 0;
@@ -277,7 +277,7 @@ impl MemcachedClient {
         stands
     }
 
-    /// Takes what is complete of `received`, from `at` on.
+    /// Takes the complete answers of `received`, from `at` on.
     fn take_from(
         &mut self,
         shared: &mut Shared,
@@ -359,7 +359,7 @@ impl MemcachedClient {
         for (key, command) in lost {
             model.lose(key, command, shared.now_ns);
         }
-        // What was to be read in the end is read again.
+        // Keys that were to be read in the end are read again.
         self.left_to_read.extend(expected.iter().filter_map(Expected::last_look));
         self.last.fill(None);
         self.received.clear();

@@ -1,10 +1,10 @@
-//! What each block may hold, by the history of all commands: the judge of every read.
+//! The possible content of each block, by the history of all commands: the judge of every read.
 //!
-//! A block is a register. Every written value is unique, so each read says which write it saw, and all that is known of
-//! one value makes a cluster: its write and its reads, with the time of the *earliest end* among them and of the
-//! *latest begin*. A value whose earliest end lies before its latest begin was in place all the time between: a *held*
-//! zone. The history is that of a register if no two held zones overlap, and if no value lived and died wholly within
-//! the held zone of another (Gibbons and Korach).
+//! A block is a register. Every written value is unique, so each read identifies the write it saw, and all that is
+//! known of one value makes a cluster: its write and its reads, with the time of the *earliest end* among them and of
+//! the *latest begin*. A value whose earliest end lies before its latest begin was in place all the time between: a
+//! *held* zone. The history is that of a register if no two held zones overlap, and if no value lived and died wholly
+//! within the held zone of another (Gibbons and Korach).
 //!
 //! ```text
 //!  write A ├──────┤                             held: A from its first end to its last begin
@@ -33,12 +33,12 @@ use block::{Block, COPIED, Cluster, NEVER, State};
 use content::Value;
 use copies::Copied;
 
-/// Writes that a host must learn to be lost, perhaps.
+/// Writes whose possible loss a host must learn of.
 #[derive(Clone, Debug)]
 struct Untold {
     closed_ns: u64,
     lbas: Vec<u64>,
-    /// Which of its associations has written them.
+    /// The number of the association that has written them.
     association: u32,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Model {
     /// By host: its unflushed writes when the namespace was closed. One of its flushes must fail before one succeeds.
     untold: BTreeMap<usize, Untold>,
     epoch: u32,
-    /// How things stood at each power cut: what was answered before and arrives after is held against that.
+    /// The blocks at each power cut: answers from before that arrive after it are compared with these.
     past: Vec<(u64, Vec<Block>)>,
     /// By block: the Copies that were made to it.
     copies: BTreeMap<u64, Vec<Copied>>,
@@ -173,7 +173,7 @@ impl Model {
         let at = usize::try_from(lba).expect("few blocks");
         let spans = |(cut_ns, _): &&(u64, Vec<Block>)| *cut_ns > begin_ns;
         for (cut_ns, blocks) in self.past.iter().filter(spans) {
-            // It was answered before the power went, or it says what the disk held then.
+            // It was answered before the power went, or it shows the content of the disk then.
             if blocks[at].may_read(value, begin_ns, *cut_ns) {
                 return Ok(());
             }
@@ -243,7 +243,7 @@ impl Model {
         Ok(())
     }
 
-    /// What was answered before a flush that began at `begin_ns`, and has succeeded, is durable.
+    /// Writes that were answered before a flush that began at `begin_ns`, and has succeeded, are durable.
     pub(crate) fn settle_flushed(&mut self, lbas: &Range<u64>, begin_ns: u64) {
         for (block, _) in self.blocks.iter_mut().zip(0u64..).filter(|(_, lba)| lbas.contains(lba)) {
             for cluster in &mut block.clusters {
@@ -254,7 +254,7 @@ impl Model {
         }
     }
 
-    /// A flush vouches for a write from before a power cut: what is older may not have survived.
+    /// A flush covers a write from before a power cut: older values may not have survived.
     fn vouch(&mut self, lba: u64, value: Value, epoch: u32) -> Result<(), Finding> {
         let block = self.block(lba);
         if block.epoch != epoch + 1 || value == 0 {
@@ -266,7 +266,7 @@ impl Model {
         let is_older = |cluster: &Cluster| {
             cluster.state == State::Survivor && cluster.value != value && cluster.before.1 < written.before.0
         };
-        // Which zeroes were read is not known: newer ones may have been.
+        // It is not known which zeroes were read: newer ones may have been.
         let may_be_newer = |older: &Cluster| {
             let is_other = |zero: &Cluster| {
                 zero.value == 0 && zero.state == State::Survivor && zero.before.1 >= written.before.0
@@ -288,8 +288,8 @@ impl Model {
         self.untold.remove(&host);
     }
 
-    /// A flush of `host` has failed: it knows that its writes may be lost. If the namespace was closed then, that
-    /// includes what it wrote while the storage failed: `closed_flush_ns` is when such a flush began.
+    /// A flush of `host` has failed: it knows that its writes may be lost. If the namespace was closed then, these
+    /// include its writes while the storage failed: `closed_flush_ns` is when such a flush began.
     pub(crate) fn on_failed_flush(&mut self, host: usize, closed_flush_ns: Option<u64>) {
         self.untold.remove(&host);
         if let (Some(begin_ns), Some(unflushed)) = (closed_flush_ns, self.unflushed.get_mut(&host)) {
@@ -297,7 +297,7 @@ impl Model {
         }
     }
 
-    /// A flush of `host` has succeeded in its `association`, and no other one of its is under way.
+    /// A flush of `host` has succeeded in its `association`, and no other flush of the host is under way.
     pub(crate) fn check_told(
         &self,
         host: usize,
@@ -317,7 +317,7 @@ impl Model {
         Ok(())
     }
 
-    /// A flush or a durable write has failed in the storage: whatever was begun before may never become durable.
+    /// A flush or a durable write has failed in the storage: writes that were begun before may never become durable.
     pub(crate) fn excuse_all(&mut self, now_ns: u64, associations: &[u32]) {
         for cluster in self.blocks.iter_mut().flat_map(|block| &mut block.clusters) {
             cluster.is_excused |= !cluster.is_durable;
@@ -329,7 +329,7 @@ impl Model {
         }
     }
 
-    /// The process died: what was sent before it cannot happen later.
+    /// The process died: commands that were sent before it cannot happen later.
     pub(crate) fn on_kill(&mut self, now_ns: u64) {
         for cluster in self.blocks.iter_mut().flat_map(|block| &mut block.clusters) {
             if cluster.state == State::Perhaps {
@@ -377,7 +377,7 @@ impl Model {
                 block.clusters.retain(|other| !is_survivor(other));
                 block.clusters.push(Cluster { is_durable: false, is_seen: false, ..cluster });
             }
-            // One survivor alone is what is there.
+            // A single survivor is the content.
             let survivors = block.clusters.iter().filter(|cluster| cluster.state == State::Survivor).count();
             let has_pending = block.clusters.len() > survivors;
             if survivors == 1 && !has_pending {
@@ -406,7 +406,7 @@ impl Model {
     /// Whether a block held this content all the time since `begin_ns`, whatever the order of its writes was.
     pub(crate) fn surely_holds(&self, lba: u64, (origin, value): Content, begin_ns: u64) -> bool {
         let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
-        // Copies, zeroes and writes that are sent again say too little.
+        // Copies, zeroes and writes that are sent again reveal too little.
         if origin != lba || value == 0 || block.is_replayed || self.copies.contains_key(&lba) {
             return false;
         }
@@ -420,7 +420,7 @@ impl Model {
         held.end_ns <= begin_ns && block.clusters.iter().all(is_settled)
     }
 
-    /// Content that the block may well hold, to compare with.
+    /// Content that the block probably holds, to compare with.
     pub(crate) fn likely(&self, lba: u64) -> Content {
         let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
         let certain = block.clusters.iter().rev().find(|cluster| cluster.is_certain());

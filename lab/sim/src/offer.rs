@@ -1,8 +1,8 @@
-//! What the target offers, as the operator has it: listeners, subsystems and who may use them, other discovery
-//! services. And what a host may have read of it.
+//! The offer of the target, as the operator has it: listeners, subsystems and who may use them, other discovery
+//! services. And the logs that a host may have read of it.
 //!
 //! Each order makes a new version. A log that was read is one version as its host may see it, whole, and none that was
-//! over before the reading began. Of logs with one generation none differs.
+//! over before the reading began. All logs with one generation are the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ const FIRST_LISTENER: ListenerTag = 1;
 /// Others that may come and go, and as many subsystems and services: together too many for one part of a log.
 const OTHER_COUNT: u64 = 5;
 
-/// What there is.
+/// One version of the offer.
 #[derive(Clone, Debug)]
 struct Version {
     listeners: BTreeMap<ListenerTag, ListenerEntry>,
@@ -40,15 +40,16 @@ struct Version {
 /// A line of a log: kind, address, name.
 type Line = (u8, SocketAddr, String);
 
-/// What there was and is.
+/// The present offer, and the former ones.
 #[derive(Debug)]
 pub(crate) struct Offer {
     version: Version,
-    /// By host that reads logs: what each version shows it, and since when that has surely been replaced, ns.
+    /// By host that reads logs: the lines that each version shows it, and since when these have surely been replaced,
+    /// ns.
     shown: Vec<Vec<(BTreeSet<Line>, u64)>>,
-    /// By host and generation: what was read.
+    /// By host and generation: the lines that were read.
     read: BTreeMap<(usize, u64), BTreeSet<Line>>,
-    /// By host: what was read last.
+    /// By host: the lines that were read last.
     last: Vec<Option<BTreeSet<Line>>>,
     /// Orders since the first version.
     version_count: usize,
@@ -198,7 +199,7 @@ impl Offer {
         }
     }
 
-    /// All of a change is drawn, and on its way to the target. Gives the number of the version that it makes.
+    /// All of a change is drawn, and on its way to the target. Returns the number of the new version.
     pub(crate) fn on_ordered(&mut self) -> usize {
         for (index, versions) in self.shown.iter_mut().enumerate() {
             versions.push((self.version.lines(&names::name(index).into()), u64::MAX));
@@ -212,7 +213,7 @@ impl Offer {
         self.replace(number, now_ns);
     }
 
-    /// A target has started with all that there is.
+    /// A target has started with the present offer.
     pub(crate) fn on_start(&mut self, now_ns: u64) {
         self.replace(self.version_count, now_ns);
     }
@@ -249,7 +250,7 @@ impl Offer {
         Ok(())
     }
 
-    /// Whether a host has read last what there is.
+    /// Whether the last reading of a host is the present offer.
     pub(crate) fn is_known(&self, index: usize) -> bool {
         let now = self.shown[index].last().map(|(shown, _)| shown);
         self.last[index].as_ref() == now

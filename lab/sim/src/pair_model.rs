@@ -1,4 +1,4 @@
-//! Which pairs a namespace of keys and values may hold.
+//! The pairs that a namespace of keys and values may hold.
 //!
 //! Every answer must be explained by an order of the commands on its key, in which each takes effect at one moment
 //! between its beginning and its end. All such orders are kept as *configurations*: a state of the key, and the
@@ -28,7 +28,7 @@ use crate::key_names::{Collision, collision};
 use crate::pair_settings::{PairDurability, PairSettings};
 use crate::scenario::SECOND;
 
-/// How the end of a process or of the power affects pairs.
+/// The effect that the end of a process or of the power has on pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crash {
     Kill,
@@ -43,7 +43,7 @@ pub(crate) struct PairModel {
     durability: PairDurability,
     next_id: u64,
     lacks_space: bool,
-    /// Since when the log has certainly failed: what begins later is refused.
+    /// Since when the log has certainly failed: commands that begin later are refused.
     pub(crate) closed_since_ns: Option<u64>,
     /// Error lines with which a memcached command that ends now may be refused.
     pub(crate) refusals: &'static [&'static str],
@@ -85,7 +85,7 @@ impl PairModel {
         self.names.iter().position(|known| known.as_bytes() == name)
     }
 
-    /// What a key has in common with others, by intent.
+    /// The intended collision of a key with others.
     pub(crate) fn collision(&self, key: usize) -> Option<Collision> {
         collision(key, self.colliding_count)
     }
@@ -180,19 +180,19 @@ impl PairModel {
         self.keys.iter_mut().for_each(|key| key.on_crash(durability, crash, now_s));
     }
 
-    /// The wall clock was set by so much: an absolute time of a command that is out may be converted before or after.
+    /// The wall clock was set by this step: an absolute time of a command that is out may be converted before or after.
     pub(crate) fn on_wall_set(&mut self, step_s: u64) {
         self.keys.iter_mut().for_each(|key| key.on_wall_set(step_s.cast_signed()));
     }
 
-    /// The target starts again after the power went at `cut_ns`: its wall clock tells how long ago that was, if it is
+    /// The target starts again after the power went at `cut_ns`: its wall clock shows how long ago that was, if it is
     /// right.
     pub(crate) fn on_boot(&mut self, cut_ns: u64, now_ns: u64, is_wall_right: bool) {
         let (cut_s, now_s) = (self.time_s(cut_ns), self.time_s(now_ns));
         self.keys.iter_mut().for_each(|key| key.on_boot(cut_s, now_s, is_wall_right));
     }
 
-    /// Everything that is pending and was not lost: for a report.
+    /// All commands that are pending and were not lost: for a report.
     pub(crate) fn pending(&self) -> BTreeMap<usize, usize> {
         let counts = self.keys.iter().enumerate().map(|(key, history)| (key, history.pending_count()));
         counts.filter(|(_, count)| *count > 0).collect()

@@ -7,10 +7,10 @@ use store::KeyValueStore;
 use crate::key_names::{HASH_SEED, key_names};
 use crate::random::Random;
 
-/// When answers are sent, and what is left of them.
+/// When answers are sent, and which pairs survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PairDurability {
-    /// In RAM: nothing is left when the target ends.
+    /// In RAM: none survives the end of the target.
     Memory,
     /// Answers wait for the log.
     Always,
@@ -47,7 +47,7 @@ pub(crate) struct PairSettings {
     pub(crate) pressure: MemoryPressure,
 }
 
-/// What happens for lack of memory.
+/// The effects of a lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryPressure {
     /// Everything fits.
@@ -84,11 +84,11 @@ const LONG_COMMAND_COUNT: u64 = 30;
 /// One log of this number, all of whose pairs fit in memory, is written over and over: long values of few keys.
 const CHURNS_ONE_IN: u64 = 6;
 
-/// In one of this number of runs keys collide: so many at most.
+/// In one of this number of runs keys collide, up to a maximum.
 const COLLIDING_ONE_IN: u64 = 3;
 const COLLIDING_COUNT_MAX: u64 = 16;
 
-/// So many times the commands of other runs fill a memory that is short, or a log again and again.
+/// Factor of commands over other runs, to fill a memory that is short, or a log again and again.
 const LONG_VALUES_FACTOR: u64 = 3;
 
 /// The longest value of a file with the smallest segments: an eighth of one.
@@ -185,8 +185,8 @@ impl PairSettings {
         if self.colliding_count > 0 { HASH_SEED } else { number }
     }
 
-    /// The least and the most memory that the namespace may get while it is used, bytes: without pressure, as much as
-    /// all pairs need.
+    /// The least and the most memory that the namespace may get while it is used, bytes: without pressure, enough for
+    /// all pairs.
     pub(crate) fn memory_range(&self, partition_count: u64) -> (u64, u64) {
         let least = match (self.durability, self.pressure) {
             (PairDurability::Memory, MemoryPressure::None) => self.memory_bytes,
@@ -207,12 +207,12 @@ impl PairSettings {
         self.bytes / self.partition_count as u64 / SEGMENT_BYTES
     }
 
-    /// How many times the commands of other runs its run has.
+    /// Factor of its run's commands over those of other runs.
     pub(crate) fn command_factor(&self) -> u64 {
         if self.value_bytes_min > 1 { LONG_VALUES_FACTOR } else { 1 }
     }
 
-    /// How many commands a run has at most: long values take long.
+    /// Maximum number of commands of a run: long values take long.
     pub(crate) fn command_count_max(&self) -> u64 {
         if self.has_long_values() { LONG_COMMAND_COUNT } else { u64::MAX }
     }

@@ -15,7 +15,7 @@ impl Random {
         random
     }
 
-    /// The stream of one of several things with the same name, told apart by `numbers`. It does not depend on draws
+    /// The stream of one of several things with the same name, distinguished by `numbers`. It does not depend on draws
     /// from the others.
     pub(crate) fn of(seed: u64, name: u64, numbers: &[u64]) -> Self {
         Self::new(numbers.iter().fold(seed, |seed, number| mix(seed.rotate_left(17) ^ mix(!number))), name)

@@ -89,7 +89,7 @@ struct Slot {
     zero_copy_count: u32,
 }
 
-/// What an application sees.
+/// The reactor as an application sees it.
 struct SimIo<'a> {
     shared: &'a mut Shared,
     core: &'a mut Core,
@@ -144,13 +144,13 @@ impl SimReactor {
         self.core.stops
     }
 
-    /// Buffers that are out, or in where they should be out, bytes: the ballast, and what was set aside at the start.
+    /// Buffers that are out, or in where they should be out, bytes: the ballast, and those set aside at the start.
     pub(crate) fn used_bytes(&self) -> usize {
         let out_bytes = self.core.pool.capacity_bytes() - self.core.pool.free_bytes();
         out_bytes.abs_diff(self.core.ballast_bytes)
     }
 
-    /// What the target says that this reactor holds for connections.
+    /// The counts of state that the target reports for connections of this reactor.
     pub(crate) fn held(&self) -> Vec<(&'static str, usize)> {
         self.application.held()
     }
@@ -333,14 +333,14 @@ impl SimIo<'_> {
         self.core.index
     }
 
-    /// When the kernel gives notice of what was sent last: once it has arrived.
+    /// When the kernel gives notice of the bytes sent last: once they have arrived.
     fn notice_ns(&mut self, socket: SocketId) -> u64 {
         let at_ns = self.shared.now_ns + self.shared.random.below(NOTICE_NS_MAX);
         let arrived_ns = self.connection(socket).and_then(|id| self.shared.arrived_ns(id, Side::Host));
         at_ns.max(arrived_ns.unwrap_or(0))
     }
 
-    /// Sends what fits; if the kernel was given it by reference, says where it lies.
+    /// Sends as much as fits; if the kernel was given it by reference, returns its location.
     fn transmit(
         &mut self,
         socket: SocketId,
@@ -595,8 +595,8 @@ impl Io<Message> for SimIo<'_> {
     }
 }
 
-/// How long the kernel may read what was sent without a copy, ns.
+/// Maximum time for which the kernel may read bytes that were sent without a copy, ns.
 const NOTICE_NS_MAX: u64 = 2000 * US;
 
-/// How long a message from one reactor to another takes, ns.
+/// Maximum time of a message from one reactor to another, ns.
 pub(crate) const MESSAGE_NS_MAX: u64 = 20 * US;

@@ -1,11 +1,11 @@
-//! A namespace that the operator removes and adds again: what commands in it may end with, and when.
+//! A namespace that the operator removes and adds again: the results that commands in it may have, and when.
 //!
 //! ```text
 //! Configured ──removed──▶ Leaving ──released──▶ Away ──returned──▶ Configured
 //! ```
 //!
-//! From the order to remove it until every reactor has let it go, a command may find it or not. Then none may, until it
-//! is added again. Once everything is calm, all must.
+//! From the order to remove it until every reactor has released it, a command may find it or not. Then none may, until
+//! it is added again. Once everything is calm, all must.
 
 use host::Failure;
 use wire::status::Status;
@@ -96,7 +96,7 @@ impl Removable {
         }
     }
 
-    /// Whether a command that began at `begin_ns` may have ended so.
+    /// Whether a command that began at `begin_ns` may have had this result.
     pub(crate) fn judge(&self, begin_ns: u64, result: Result<u64, Failure>) -> Result<(), Finding> {
         match (result, &self.state) {
             (Ok(_), State::Away { since_ns, .. }) if begin_ns > *since_ns => {

@@ -1,4 +1,4 @@
-//! The rights of hosts to the second namespace, as the operator changes them, and what commands may end with.
+//! The rights of hosts to the second namespace, as the operator changes them, and the results that commands may have.
 //!
 //! ```text
 //!            ordered      every reactor serves it
@@ -63,7 +63,7 @@ impl Rights {
         true
     }
 
-    /// Every reactor serves what was ordered by this time.
+    /// Every reactor serves the ordered rights by this time.
     pub(crate) fn on_settled(&mut self, settled_ns: u64) {
         for change in self.changes.iter_mut().filter(|change| change.settled_ns == u64::MAX) {
             change.settled_ns = settled_ns;

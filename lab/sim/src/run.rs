@@ -13,7 +13,7 @@ use crate::world::World;
 /// Result of a seed.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What is wrong, if anything is.
+    /// The finding, if there is one.
     pub finding: Option<String>,
     /// Commands that ended.
     pub command_count: u64,
@@ -29,7 +29,7 @@ pub struct Outcome {
     pub digest: u64,
     /// Commands that users have submitted.
     pub submitted: Vec<CommandId>,
-    /// What happened, if it was to be kept.
+    /// The events, if they were to be kept.
     pub timeline: Timeline,
 }
 
@@ -37,7 +37,7 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Remembers what a thread's panic said instead of printing it.
+/// Remembers the message of a thread's panic instead of printing it.
 fn catch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -53,7 +53,7 @@ fn catch_panics() {
     });
 }
 
-/// Runs all of a seed. With `is_traced` the outcome says what happened.
+/// Runs all of a seed. With `is_traced` the outcome has the events.
 #[must_use]
 pub fn run_seed(seed: u64, is_traced: bool) -> Outcome {
     run_case(&Case::of(seed), is_traced)
@@ -71,7 +71,7 @@ pub fn run_case(case: &Case, is_traced: bool) -> Outcome {
     let mut finding = world.shared.findings.first().cloned();
     if ended.is_err() {
         finding = Some(panic.unwrap_or_default());
-        // What a panic has left may not be fit to be dropped.
+        // State that a panic has left may not be fit to be dropped.
         let outcome = outcome(&mut world, finding);
         std::mem::forget(world);
         return outcome;

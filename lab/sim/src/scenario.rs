@@ -1,4 +1,4 @@
-//! What one seed means: how the target and its hosts are set up, what they do and what goes wrong.
+//! The meaning of one seed: the setup of the target and its hosts, their actions and the faults.
 //!
 //! Every seed has its own swarm of faults: most kinds are off in most runs, so that those that are on get far.
 
@@ -38,13 +38,13 @@ pub(crate) const US: u64 = 1000;
 pub(crate) const MS: u64 = 1_000_000;
 /// ns.
 pub(crate) const SECOND: u64 = 1_000_000_000;
-/// What the target rounds deadlines up to, ns.
+/// The step to which the target rounds deadlines up, ns.
 pub(crate) const TIMER_STEP_NS: u64 = SECOND / 4;
 
 /// A reactor's pool, unless it is to be scarce, bytes.
 pub(crate) const POOL_BYTES: usize = 4 << 20;
 
-/// As little as a reactor with a log has, bytes.
+/// The least pool of a reactor with a log, bytes.
 const POOL_BYTES_OF_LOG: usize = 1 << 20;
 
 /// The most that one command moves, bytes.
@@ -59,7 +59,7 @@ const SEPARATE_ONE_IN: u64 = 6;
 /// One run of this number is long.
 const LONG_ONE_IN: u64 = 200;
 
-/// How often each command is drawn.
+/// Weight of each command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mix {
     pub(crate) read: u32,
@@ -80,7 +80,7 @@ pub(crate) struct Mix {
     pub(crate) refused: u32,
 }
 
-/// How the network behaves all the time.
+/// Permanent behaviour of the network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetworkSettings {
     /// The shortest way, ns; each connection adds its own.
@@ -99,7 +99,7 @@ pub(crate) struct NetworkSettings {
     pub(crate) corrupt: u32,
 }
 
-/// How the disk behaves all the time.
+/// Permanent behaviour of the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DiskSettings {
     pub(crate) latency_ns: u64,
@@ -107,7 +107,7 @@ pub(crate) struct DiskSettings {
     /// Operations that take very long, per million, and how long.
     pub(crate) slow: u32,
     pub(crate) slow_ns: u64,
-    /// What a flush takes beside that, ns: much longer than a write, on many a disk.
+    /// Additional time of a flush, ns: much longer than that of a write, on many a disk.
     pub(crate) flush_ns: u64,
     /// Operations that never end by themselves, per million.
     pub(crate) stuck: u32,
@@ -128,7 +128,7 @@ pub(crate) struct DiskSettings {
 }
 
 impl DiskSettings {
-    /// The same disk, where nothing fails for good, nor in passing so often that it comes to the same.
+    /// This disk without failures for good, and without passing ones that are as frequent as to come to the same.
     pub(crate) fn without_errors(self) -> Self {
         let (passing, short) = (self.passing / 8, self.short / 8);
         Self { stuck: 0, passing, short, read_error: 0, write_error: 0, sync_error: 0, ..self }
@@ -139,7 +139,7 @@ impl DiskSettings {
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
-    /// Seeds what happens by chance while it runs.
+    /// Seed of the chance events of the run.
     pub(crate) chance: u64,
     pub(crate) reactor_count: u16,
     pub(crate) host_count: usize,
@@ -156,11 +156,11 @@ pub(crate) struct Scenario {
     pub(crate) deallocated_ranges_max: u64,
     /// A page of the kernel.
     pub(crate) page_bytes: usize,
-    /// What the storage below prefers for writes, and for deallocation.
+    /// The grains that the storage below prefers for writes, and for deallocation.
     pub(crate) write_grain_bytes: u32,
     pub(crate) deallocate_grain_bytes: u32,
     pub(crate) blocks_max: u32,
-    /// What a second namespace is, in the words of a configuration: RAM that outlives the target, behind filters.
+    /// The second namespace in the words of a configuration: RAM that outlives the target, behind filters.
     pub(crate) second: Option<String>,
     /// Its blocks; 0 without it. In the model they follow those of the first.
     pub(crate) second_block_count: u64,
@@ -231,7 +231,7 @@ pub(crate) struct Scenario {
     /// Whether hosts and target speak TLS: those with even numbers, where it is allowed.
     pub(crate) tls: TlsPolicy,
     /// Attempts of each host to connect with a key that the target does not have, before those with the right one, and
-    /// before these attempts in clear, where TLS is required.
+    /// attempts without TLS before these, where TLS is required.
     pub(crate) other_key_count: u8,
     pub(crate) clear_count: u8,
     /// Sends before which a host changes its key of the connection, per million.
@@ -429,8 +429,8 @@ impl Scenario {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// A second namespace that cannot be reached at times, and hosts that wait for it for so long. Again, the others
-    /// stay what they were.
+    /// A second namespace that cannot be reached at times, and hosts that wait for it that long. Again, the others stay
+    /// what they were.
     fn draw_paths(&mut self) {
         let mut random = Random::new(self.seed, 10);
         let r = &mut random;
@@ -748,7 +748,7 @@ impl Scenario {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// Pages of the kernel, and what the storage prefers.
+    /// Pages of the kernel, and the preferences of the storage.
     fn draw_grains(&mut self) {
         let mut random = Random::new(self.seed, 18);
         let r = &mut random;
@@ -844,7 +844,7 @@ impl Scenario {
         }
     }
 
-    /// What a connection is held to.
+    /// The limits of a connection.
     pub(crate) fn wire_limits(&self) -> WireLimits {
         let limits = &self.limits;
         WireLimits {
@@ -870,7 +870,7 @@ impl Scenario {
         (grain_bytes / self.block_bytes).max(1)
     }
 
-    /// What a namespace must say that it prefers for writes, and for deallocation, blocks.
+    /// The sizes that a namespace must report as preferred for writes, and for deallocation, blocks.
     pub(crate) fn preferred_blocks(&self, info: &NamespaceInfo) -> (u32, u32) {
         if info.nsid == Nsid::new(1) && !self.is_memory {
             return (

@@ -22,7 +22,7 @@ pub(crate) struct Reading {
     pub(crate) begin_ns: u64,
 }
 
-/// What reads the log, without its connection.
+/// The reader of the log, without its connection.
 #[derive(Debug, Default)]
 pub(crate) struct Scout {
     /// The log may have changed since it was read.

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use reactor::Segment;
 
-/// What a zero-copy send referred to.
+/// The memory that a zero-copy send referred to.
 #[derive(Debug)]
 pub(crate) struct SentBytes {
     /// Address and length of each piece.
@@ -20,7 +20,7 @@ pub(crate) struct SentBytes {
 }
 
 impl SentBytes {
-    /// The first `count` bytes of what was sent.
+    /// The first `count` bytes of a send.
     pub(crate) fn new(segments: &[Segment<'_>], mut count: usize) -> Self {
         let mut sent = Self { places: Vec::new(), expected: Vec::with_capacity(count) };
         let total = count;
@@ -60,7 +60,7 @@ impl SentBytes {
     /// Reads the bytes once more.
     ///
     /// # Errors
-    /// What is there that was not sent, and where.
+    /// The bytes that differ from those sent, and where.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut expected = &self.expected[..];
         let mut found = Vec::new();

@@ -6,9 +6,9 @@
 //! each queue:              connects ─▶ live ─▶ closed, reset or lost ─▶ connects again by the same id ─▶ live …
 //! ```
 //!
-//! It writes on one queue and flushes on another, and knows what a queue has taken with it: a command that was out when
-//! its queue was lost may have been executed, but not later than the queue is connected again, since the target lets in no
-//! second queue of an id before the first has ended.
+//! It writes on one queue and flushes on another, and knows the commands that a lost queue may have taken with it: a
+//! command that was out when its queue was lost may have been executed, but not later than the queue is connected
+//! again, since the target accepts no second queue of an id before the first has ended.
 
 mod files;
 mod queue_end;
@@ -48,7 +48,7 @@ const BLOCKS_MAX: u64 = 2;
 /// In-capsule data of an admin queue, bytes.
 const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
 
-/// An answer is awaited for so long, ns.
+/// Time limit of an answer, ns.
 const TIMEOUT_NS: u64 = 5 * SECOND;
 
 /// After this number of attempts that fail a queue is given up with its controller.
@@ -60,7 +60,7 @@ const FLUSH_LOST_ONE_IN: u64 = 6;
 /// The id of a queue's Connect among its commands.
 const CONNECT: u64 = 0;
 
-/// What it does with its namespaces.
+/// A command on its namespaces.
 #[derive(Clone, Debug)]
 enum Kind {
     Read,
@@ -94,7 +94,7 @@ struct Queue {
     /// Flushes likewise, and until when the target may have executed each, ns.
     flushes: Vec<(Command, u64)>,
     had_connection: bool,
-    /// When it was last let in.
+    /// When it was last connected.
     live_ns: u64,
     /// When it is to be closed.
     lose_ns: Option<u64>,
@@ -329,7 +329,7 @@ impl SeparateHost {
         queue
     }
 
-    /// Whether the controller stands.
+    /// Returns whether the controller stands.
     fn run_admin(&mut self, shared: &mut Shared, files: &mut Files) -> bool {
         let now_ns = shared.now_ns;
         let Some(association) = &mut self.association else { return false };
@@ -524,7 +524,7 @@ impl SeparateHost {
         }
     }
 
-    /// What it does by itself.
+    /// Its own actions.
     fn act(&mut self, shared: &mut Shared, files: &mut Files) {
         let now_ns = shared.now_ns;
         let is_up =
@@ -581,7 +581,7 @@ impl SeparateHost {
         self.submit(shared, files, kind, files_of, lba..end);
     }
 
-    /// A disk fails its next flush, or the operator opens a namespace anew.
+    /// Makes the next flush of a disk fail, or the operator reopen a namespace.
     fn harm(&mut self, shared: &mut Shared, files: &mut Files) {
         let file = self.choice.below(files.count() as u64) as usize;
         if self.choice.one_in(2) {
@@ -600,7 +600,7 @@ impl SeparateHost {
         shared.wake_at(self.actor, self.act_ns);
     }
 
-    /// Submits a command on any queue that has room; says whether there was one.
+    /// Submits a command on any queue that has room; returns whether there was one.
     fn submit(
         &mut self,
         shared: &mut Shared,
@@ -714,7 +714,7 @@ impl SeparateHost {
         }
     }
 
-    /// What else may have been told of these namespaces since a Flush of them began.
+    /// The end of a Flush of these namespaces, with the other Flushes of them and the lost queues since it began.
     fn flush_end(&self, of: &Range<usize>, begin_ns: u64) -> FlushEnd {
         let is_other = |other: &Command| {
             matches!(other.kind, Kind::Flush) && other.files.start < of.end && of.start < other.files.end
@@ -728,7 +728,7 @@ impl SeparateHost {
     }
 }
 
-/// How long an answer is awaited, ns: when nothing goes wrong any more, until what went wrong before is over.
+/// Time limit of an answer, ns: when nothing goes wrong any more, until earlier faults are over.
 fn patience_ns(shared: &Shared) -> u64 {
     TIMEOUT_NS * if shared.is_hostile { 1 } else { 12 }
 }

@@ -1,4 +1,4 @@
-//! Settings of a scenario that make a run less plain: each by its name, with the value that makes nothing happen.
+//! Settings of a scenario that make a run less plain: each by its name, with the value that has no effect.
 //!
 //! Draws of a scenario are many and depend on each other; these can be changed one by one afterwards.
 
@@ -49,7 +49,7 @@ macro_rules! pair_number {
     };
 }
 
-/// Something that is so or not.
+/// A yes or no.
 macro_rules! flag {
     ($name:literal, $($field:ident).+, $plain:expr) => {
         Setting {
@@ -61,7 +61,7 @@ macro_rules! flag {
     };
 }
 
-/// All of them, those first that leave out most.
+/// All settings, those first that leave out most.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "second-namespace",

@@ -1,4 +1,4 @@
-//! What everything in the simulated world has in common: time, chance, and what happens next.
+//! The common part of the simulated world: time, chance, and the next events.
 
 pub(crate) mod clocks;
 pub(crate) mod disk;
@@ -40,10 +40,10 @@ impl Side {
 /// A power cut takes whole sectors of the log, bytes.
 const SECTOR_BYTES: usize = 512;
 
-/// What takes less than this share of a command's timeout longer than usual does not make it time out.
+/// A delay below this share of a command's timeout does not make it time out.
 const SLOW_SHARE: u64 = 64;
 
-/// How old the time is at most by which a thread acts, ns.
+/// Maximum age of the time by which a thread acts, ns.
 const CLOCK_AGE_NS_MAX: u64 = 5 * MS;
 
 /// How long after the end of a fault a host may be without an association: timeouts, delays between attempts, and a
@@ -73,13 +73,13 @@ pub(crate) enum Event {
     Lock { until_ns: u64, is_rival: bool },
     /// The process that serves is killed, for one that waits.
     Oust,
-    /// The operator opens the namespace anew.
+    /// The operator reopens the namespace.
     Reopen,
     /// The operator sees that the disk is stuck.
     Rescue,
     /// The operator sees that the log of the key-value namespace has failed.
     Restart,
-    /// The operator opens a namespace of the host with separate queues anew.
+    /// The operator reopens a namespace of the host with separate queues.
     ReopenFile(usize),
     /// The operator makes the namespace longer again.
     Grow(u64),
@@ -120,7 +120,7 @@ pub(crate) struct Shared {
     pub(crate) separate_disks: Vec<Disk>,
     /// Of the target's machine.
     pub(crate) clocks: Clocks,
-    /// What the run has reached.
+    /// The points that the run has reached.
     pub(crate) coverage: Coverage,
     /// When the target last started.
     pub(crate) started_ns: u64,
@@ -130,11 +130,11 @@ pub(crate) struct Shared {
     pub(crate) is_hostile: bool,
     /// Draws calls of the target that its kernel refuses.
     refusals: Random,
-    /// What may have made commands slow, of the host that has this thread or of all, and until when, ns.
+    /// Faults that may have made commands slow, of the host that has this thread or of all, and until when, ns.
     slowed: BTreeMap<(&'static str, Option<Actor>), u64>,
-    /// What else has cost hosts a connection, the one that has this thread or all, and until when, ns.
+    /// Other faults that have cost hosts a connection, the one that has this thread or all, and until when, ns.
     lost: BTreeMap<(&'static str, Option<Actor>), u64>,
-    /// What was found wrong.
+    /// Findings.
     pub(crate) findings: Vec<String>,
 }
 
@@ -173,7 +173,7 @@ impl Shared {
         }
     }
 
-    /// Has something happen later.
+    /// Schedules an event.
     pub(crate) fn at(&mut self, at_ns: u64, event: Event) {
         self.event_count += 1;
         self.events.push(Reverse((at_ns.max(self.now_ns), self.event_count, event)));
@@ -193,7 +193,7 @@ impl Shared {
         self.slow(what, None, longer_ns, until_ns);
     }
 
-    /// The same for what concerns an actor: all hosts if it is a reactor, else its host.
+    /// As above, for an actor: all hosts if it is a reactor, else its host.
     pub(crate) fn slow_actor_until(
         &mut self,
         what: &'static str,
@@ -212,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// What has made things slow at this time or later, for all hosts or for one with such a thread.
+    /// A fault that has made things slow at this time or later, for all hosts or for one with such a thread.
     pub(crate) fn slowed_since(
         &self,
         since_ns: u64,
@@ -223,7 +223,8 @@ impl Shared {
         })
     }
 
-    /// Whether the kernel of the target's machine refuses a call: one for each `rarity` of those that it refuses most.
+    /// Whether the kernel of the target's machine refuses a call: one for each `rarity` of the calls that it refuses
+    /// most.
     pub(crate) fn refuses(&mut self, call: &'static str, rarity: u32) -> bool {
         let is_refused = self.is_hostile && self.refusals.happens(self.scenario.refusals / rarity);
         if is_refused {
@@ -232,18 +233,18 @@ impl Shared {
         is_refused
     }
 
-    /// A connection of an actor's host is lost, or not let in.
+    /// A connection of an actor's host is lost, or not accepted.
     pub(crate) fn lose(&mut self, what: &'static str, actor: Actor) {
         self.lost.insert((what, Some(actor)), self.now_ns);
     }
 
-    /// Connections of any host may be lost, or not be let in, until this time.
+    /// Connections of any host may be lost, or not be accepted, until this time.
     pub(crate) fn lose_any_until(&mut self, what: &'static str, until_ns: u64) {
         let known_ns = self.lost.entry((what, None)).or_default();
         *known_ns = until_ns.max(*known_ns);
     }
 
-    /// What may have cost a host with such threads its connections at this time or later.
+    /// A fault that may explain a lost connection of a host with such threads at this time or later.
     pub(crate) fn lost_since(
         &self,
         since_ns: u64,
@@ -255,7 +256,7 @@ impl Shared {
         lost.map(|((what, _), _)| *what).or_else(|| self.slowed_since(since_ns, is_concerned))
     }
 
-    /// Has an actor run soon: as soon as its thread gets the processor.
+    /// Runs an actor soon: as soon as its thread gets the processor.
     pub(crate) fn wake(&mut self, actor: Actor) {
         let random = &mut self.delays[actor];
         let mut delay_ns = random.between(1, 5 * US);
@@ -266,8 +267,7 @@ impl Shared {
         self.wake_at(actor, self.now_ns + delay_ns);
     }
 
-    /// How old the time is by which a thread of the target acts that runs now, ns: what it was held up since it read the
-    /// clock.
+    /// Age of the time by which a thread of the target acts that runs now, ns: its delay since it read the clock.
     pub(crate) fn clock_age_ns(&mut self, actor: Actor) -> u64 {
         if !self.scenario.has_old_clocks || !self.is_hostile {
             return 0;
@@ -276,7 +276,7 @@ impl Shared {
         if random.one_in(8) { random.below(CLOCK_AGE_NS_MAX) } else { 0 }
     }
 
-    /// Has an actor run at a time, if it does not before.
+    /// Runs an actor at a time, if it does not run before.
     pub(crate) fn wake_at(&mut self, actor: Actor, at_ns: u64) {
         self.wakes[actor] = self.wakes[actor].min(at_ns.max(self.now_ns).max(self.stalled_until_ns[actor]));
     }
@@ -300,7 +300,7 @@ impl Shared {
         self.tell(About::World, line);
     }
 
-    /// Something has happened: where, a colon, and what.
+    /// Records an event: where, a colon, and what.
     pub(crate) fn tell(&mut self, about: About, line: impl FnOnce() -> String) {
         self.trace.tell(self.now_ns, about, line);
     }

@@ -1,7 +1,7 @@
 //! Looks for the fewest commands and faults, and the plainest settings, with which a seed still fails in the same way.
 //!
-//! Things are left out in large pieces first, then in smaller ones (delta debugging). What happens by chance is not the
-//! same any more without them, so each attempt is repeated with other chances.
+//! Things are left out in large pieces first, then in smaller ones (delta debugging). Chance events are not the same
+//! any more without them, so each attempt is repeated with other chances.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -22,9 +22,9 @@ const STEP_COUNT: usize = 3;
 /// The smallest run that was found.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// What is left.
+    /// The rest.
     pub case: Case,
-    /// What is found in it.
+    /// Its finding.
     pub finding: String,
     /// Runs so far.
     pub run_count: u64,
@@ -52,7 +52,7 @@ pub fn shrink(case: &Case, jobs: usize, time: Duration, report: &mut dyn FnMut(&
     let finding = outcome.finding?;
     let scenario = case.scenario();
     let is_special = |setting: &&Setting| (setting.get)(&scenario) != setting.plain;
-    // What came after the finding has nothing to do with it.
+    // Events after the finding have nothing to do with it.
     let mut best = case.clone();
     best.commands = Some(outcome.submitted.into_iter().collect());
     best.faults.get_or_insert_with(|| (0..scenario.faults.len()).collect());
@@ -165,7 +165,7 @@ impl Search<'_> {
     }
 }
 
-/// Leaves items out, in pieces of half of them at first, as long as what is left passes.
+/// Leaves items out, in pieces of half of them at first, as long as the rest passes.
 fn drop_some<T: Clone>(mut items: Vec<T>, mut passes: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let mut length = items.len();
     while length > 0 {

@@ -1,16 +1,16 @@
-//! Prints what runs have reached: points, and a table of how commands ended.
+//! Prints the coverage of runs: points, and a table of the ends of commands.
 
 use std::collections::BTreeMap;
 
 use nvlane_sim::{Coverage, Ending, Point};
 
-/// What ten thousand seeds must reach.
+/// Points that ten thousand seeds must reach.
 const COVERAGE: &str = include_str!("../coverage.txt");
 
 /// The same for runs with key-value namespaces.
 const COVERAGE_OF_KEYS: &str = include_str!("../coverage-keys.txt");
 
-/// Prints what was reached. Says whether that is all of the lists: `has_keys` for both.
+/// Prints the points that were reached. Returns whether these are all of the lists: `has_keys` for both.
 pub(crate) fn print(coverage: &Coverage, has_keys: bool) -> bool {
     let mut ends = BTreeMap::<&str, Vec<(u64, Ending, &str)>>::new();
     for (point, count) in coverage.iter() {

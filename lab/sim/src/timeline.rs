@@ -1,12 +1,12 @@
-//! What happened in a run, one line for each event: when, where, to which command, and what.
+//! The events of a run, one line for each: when, where, to which command, and what.
 //!
-//! Most events have nothing to do with what was found. Of those that name a command or a block only those are printed
-//! that concern the finding: the commands on its block, or on those of its command, all flushes, what the disk did
-//! there, and what happened to the world.
+//! Most events have nothing to do with the finding. Of those that name a command or a block only those are printed that
+//! concern the finding: the commands on its block, or on those of its command, all flushes, the operations of the disk
+//! there, and events of the world.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum About {
     /// Everything, such as a fault.
@@ -50,12 +50,12 @@ impl Timeline {
         self.lines.push(Line { at_ns, place, about, text });
     }
 
-    /// Where the next line will be.
+    /// The place of the next line.
     pub(crate) fn next(&self) -> usize {
         self.lines.len()
     }
 
-    /// Adds a line, or changes what one that is there says.
+    /// Adds a line, or replaces the text of an existing one.
     pub(crate) fn put(&mut self, at: usize, at_ns: u64, place: String, about: About, text: String) {
         match self.lines.get_mut(at) {
             Some(line) => line.text = text,
@@ -92,7 +92,7 @@ impl Line {
     }
 }
 
-/// What concerns a finding.
+/// The subject of a finding.
 struct Focus {
     /// `None` if the finding names neither a command nor a block: all commands.
     commands: Option<BTreeSet<u64>>,

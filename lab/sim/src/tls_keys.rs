@@ -1,4 +1,4 @@
-//! The target's configured key of TLS, which reloads change, and which connections that lets in.
+//! The target's configured key of TLS, which reloads change, and the connections that are valid with it.
 
 use subsystem::config::TlsPolicy;
 
@@ -25,7 +25,7 @@ impl TlsKeys {
         self.is_changing = true;
     }
 
-    /// It has.
+    /// The change is complete.
     pub(crate) fn end_change(&mut self) {
         self.is_changing = false;
     }

@@ -1,9 +1,9 @@
-//! How a connection is protected, and whether the target may serve it.
+//! The protection of a connection, and whether the target may serve it.
 
-/// How a connection is protected.
+/// The protection of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// In clear.
+    /// No protection.
     #[default]
     Clear,
     /// By the configured key with this number.

@@ -8,7 +8,7 @@ use crate::wire_view::WireView;
 /// The record of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
-    /// What happened, and the commands that go over the wire: kept if it is to be printed.
+    /// The events, and the commands that go over the wire: kept if they are to be printed.
     kept: Option<(Timeline, WireView)>,
     digest: u64,
 }
@@ -24,7 +24,7 @@ impl Trace {
         self.digest = mix(self.digest ^ now_ns.rotate_left(20) ^ what);
     }
 
-    /// Notes an event in words: where it happens, a colon, and what happens.
+    /// Records an event in words: where it happens, a colon, and what happens.
     pub(crate) fn tell(&mut self, now_ns: u64, about: About, line: impl FnOnce() -> String) {
         self.note(now_ns, 0x5a);
         if let Some((timeline, _)) = &mut self.kept {
@@ -34,7 +34,7 @@ impl Trace {
         }
     }
 
-    /// What is kept, if anything is.
+    /// The kept events, if there are any.
     pub(crate) fn kept(&mut self) -> Option<&mut (Timeline, WireView)> {
         self.kept.as_mut()
     }

@@ -1,4 +1,4 @@
-//! PDUs of users' commands in words: which command each belongs to, and what it brings.
+//! PDUs of users' commands in words: the command of each, and its content.
 
 use std::collections::BTreeMap;
 

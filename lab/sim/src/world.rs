@@ -1,4 +1,4 @@
-//! The whole of one run: a target, its hosts and their users, and what happens to them.
+//! The whole of one run: a target, its hosts and their users, and their events.
 
 mod admission;
 mod batches;
@@ -69,10 +69,10 @@ use machines::Machine;
 use pairs::Pairs;
 use user::User;
 
-/// Commands are submitted, and things go wrong, for so long at most, ns.
+/// Maximum time in which commands are submitted, and things go wrong, ns.
 const WORK_NS_MAX: u64 = 60 * SECOND;
 
-/// Everything must have ended so long after nothing goes wrong any more, ns.
+/// Maximum time to the end of everything once nothing goes wrong any more, ns.
 const SETTLE_NS_MAX: u64 = 300 * SECOND;
 
 /// How long after a new target may start the device ends the last write of a killed one at the latest, ns.
@@ -82,7 +82,7 @@ const HELD_NS_MAX: u64 = 8 * SECOND;
 /// tiny pieces take hundreds of thousands.)
 const EVENT_COUNT_MAX: u64 = 4_000_000;
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// Commands are submitted, and things go wrong.
@@ -116,7 +116,7 @@ pub(crate) struct World {
     pairs: Option<Pairs>,
     pub(crate) model: Model,
     pub(crate) stage: Stage,
-    /// What users have out, by number.
+    /// The commands that users have out, by number.
     pub(crate) commands: BTreeMap<u64, Command>,
     pub(crate) next_command: u64,
     /// Commands whose turn has come, of all lanes.
@@ -124,7 +124,7 @@ pub(crate) struct World {
     /// Those that were submitted.
     pub(crate) submitted: Vec<CommandId>,
     pub(crate) ended_count: u64,
-    /// Draws what the user who acts does.
+    /// Draws the actions of the user whose turn it is.
     pub(crate) choice: Random,
     /// By host and lane.
     users: Vec<Vec<User>>,
@@ -148,7 +148,7 @@ pub(crate) struct World {
     /// Halves of pairs that have failed, and the first ones that found a difference.
     failed_halves: BTreeSet<u64>,
     mismatched: BTreeSet<u64>,
-    /// Until when the namespace was closed last, and until when it was short: `u64::MAX` if it is so now.
+    /// Until when the namespace was closed last, and until when it was short: `u64::MAX` if it is now.
     closed_until_ns: Option<u64>,
     /// Since when it is closed, if it is.
     closed_since_ns: Option<u64>,
@@ -158,7 +158,7 @@ pub(crate) struct World {
     pub(crate) second_state: Removable,
     /// Of the hosts to the second namespace.
     pub(crate) rights: Rights,
-    /// What runs reach of it, and of the first one.
+    /// Stages that runs reach of the second namespace, and of the first one.
     second_stages: Stages,
     first_stages: Stages,
     /// Of the second namespace.
@@ -183,13 +183,13 @@ pub(crate) struct World {
     limits: Limits,
     /// Events since a command ended, and the commands that had ended then.
     idle: (u64, u64),
-    /// What the model knows the loss of the second namespace's memory by.
+    /// The command in the model for the loss of the second namespace's memory.
     second_command: u64,
     /// Source of its identity.
     second_name: u8,
     /// Blocks that the namespace has now.
     block_count: u64,
-    /// What the model knows the last resize by.
+    /// The command in the model for the last resize.
     resize_command: u64,
     is_reopening: bool,
     is_rescuing: bool,
@@ -210,7 +210,8 @@ pub(crate) struct World {
     outbox: Vec<(usize, Message)>,
     /// Blocks to be looked at in the end.
     pub(crate) left_to_read: Vec<u64>,
-    /// At most so many with one command: fewer after each that fails, so that it becomes short enough for its timeout.
+    /// Maximum blocks of one such command: fewer after each that fails, so that it becomes short enough for its
+    /// timeout.
     pub(crate) last_read_blocks_max: u32,
     /// The power cut of the end is over.
     pub(crate) had_last_cut: bool,
@@ -563,7 +564,7 @@ impl World {
         }
     }
 
-    /// Whether the hosts of the discovery service know what there is.
+    /// Whether the hosts of the discovery service know the present offer.
     fn is_offer_known(&self) -> bool {
         let knows = |(index, host): (usize, &Host)| {
             host.scout.as_ref().is_some_and(Scout::is_at_rest) && self.offer.is_known(index)
@@ -600,7 +601,7 @@ impl World {
         }
     }
 
-    /// Posts what reactors have sent each other.
+    /// Posts the messages that reactors have sent each other.
     fn dispatch(&mut self) {
         for (to, message) in std::mem::take(&mut self.outbox) {
             self.post(to, message);
@@ -824,7 +825,7 @@ impl World {
         self.users.iter().map(|users| users.len() as u64).sum()
     }
 
-    /// Draws what a fault does, which depends on no other.
+    /// Draws the details of a fault, which depend on no other.
     fn chance_of_fault(&self, at: usize) -> Random {
         let (after, fault) = self.shared.scenario.faults[at];
         let name = fault.name().bytes().fold(0, |name: u64, byte| name.rotate_left(7) ^ u64::from(byte));
@@ -919,7 +920,7 @@ impl World {
         }
     }
 
-    /// Counts what has become of the namespaces.
+    /// Counts changes of the namespaces' state.
     fn note_namespaces(&mut self) {
         let is_short = self.short_until_ns == Some(u64::MAX);
         let first = match (self.reactors.is_empty(), self.is_closed(), is_short) {
@@ -933,7 +934,7 @@ impl World {
         self.second_stages.enter(self.second_state.name(), &mut self.shared.coverage);
     }
 
-    /// Whether the target is up and as large as it should be, no fault is on its way, and hosts know what is there.
+    /// Whether the target is up and as large as it should be, no fault is on its way, and hosts know the namespaces.
     fn is_calm(&self) -> bool {
         let has_second = self.shared.scenario.second.is_some() && self.second_state.is_configured();
         !self.reactors.is_empty()

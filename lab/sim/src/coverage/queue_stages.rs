@@ -1,4 +1,4 @@
-//! What the wire shows of a queue at the target, and of the controller that an admin queue belongs to.
+//! The state of a queue at the target as the wire shows it, and of the controller that an admin queue belongs to.
 //!
 //! ```text
 //! dialling ──▶ open ──ICResp──▶ initialized ──Connect──▶ connecting ──accepted──▶ (authenticating) ──▶ admin │ I/O
@@ -17,7 +17,7 @@ use super::{Coverage, Point, Stages};
 const ADMIN_AGAIN: Point = Point::Event("admin queue authenticates again");
 const IO_AGAIN: Point = Point::Event("I/O queue authenticates again");
 
-/// A command that changes what is known of a queue, once it is answered.
+/// The effect of a command on the known state of a queue, once it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// No such command.
@@ -39,7 +39,7 @@ impl Change {
         !cc.en() || cc.shn() != ShutdownNotification::NONE
     }
 
-    /// What a Fabrics command changes: CDW10 and 11, and CDW12 and 13.
+    /// The change that a Fabrics command makes: CDW10 and 11, and CDW12 and 13.
     pub(super) fn of(kind: FabricsType, [cdw10, cdw11]: [u32; 2], value: u64) -> Self {
         match kind {
             FabricsType::CONNECT => Self::Connect { is_io: cdw10 >> 16 != 0 },
@@ -55,7 +55,7 @@ impl Change {
 pub(super) struct QueueStages {
     queue: Stages,
     controller: Stages,
-    /// What the queue is once its host has authenticated.
+    /// The kind of the queue once its host has authenticated.
     serves: &'static str,
     /// Nothing that is sent arrives any more.
     is_silent: bool,
@@ -144,7 +144,7 @@ impl QueueStages {
         }
     }
 
-    /// The connection ends like this, or goes silent. What ended stays so, whatever is still on its way.
+    /// The connection ends like this, or goes silent. Its final stage stays, whatever is still on its way.
     pub(super) fn on_end(&mut self, how: &'static str, coverage: &mut Coverage) {
         if !self.is_over {
             self.queue.enter(how, coverage);

@@ -22,7 +22,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Those of a command: with as many ranges, each of which takes this number of requests at most.
+    /// The requests of a command: with this number of ranges, each of which takes this number of requests at most.
     pub(super) fn of(raw: u8, nsid: Nsid, range_count: u64, parts_max: u64) -> Self {
         let mut requests = Self::default();
         let is_flush = raw == NvmOpcode::FLUSH.raw();
@@ -45,7 +45,7 @@ impl Requests {
         requests
     }
 
-    /// A command that comes to requests was answered with this status.
+    /// A command that causes requests was answered with this status.
     pub(super) fn on_answer(&mut self, of_command: &Self, status: Status) {
         let has = |kind: Kind| of_command.asked[kind as usize] > 0;
         let is_concerned = [has(Kind::Read), has(Kind::Write), Kind::ALL.into_iter().any(has)];

@@ -1,4 +1,4 @@
-//! How far a machine is, by the name of its state: each change is a transition that runs reach.
+//! The progress of a machine, by the name of its state: each change is a transition that runs reach.
 
 use super::{Coverage, Point};
 

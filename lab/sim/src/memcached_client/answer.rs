@@ -3,19 +3,19 @@
 use super::binary::Request;
 use crate::pair_model::{Answer, PairModel};
 
-/// What was taken from the bytes that have arrived.
+/// The part that was taken from the bytes that have arrived.
 pub(super) enum Taken {
     /// More must arrive first.
     Nothing,
-    /// So many bytes; the command has a further answer.
+    /// This number of bytes; the command has a further answer.
     Part(usize),
-    /// So many bytes; the command is answered.
+    /// This number of bytes; the command is answered.
     Whole(usize),
     /// The namespace is not there.
     Gone,
 }
 
-/// What is expected next on a connection.
+/// The next expected answer on a connection.
 #[derive(Debug)]
 pub(super) enum Expected {
     /// Values of keys, as far as there are any, and `END`. The command of each key, and how many are answered.

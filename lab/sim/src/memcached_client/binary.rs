@@ -34,7 +34,7 @@ const NO_CREATION: u32 = u32::MAX;
 /// Quiet requests in a row, at most.
 const QUIET_COUNT_MAX: u64 = 4;
 
-/// What a request is answered with if it succeeds.
+/// The content of a successful response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply {
     Value {
@@ -42,7 +42,7 @@ enum Reply {
     },
     Stored(Mode),
     Number,
-    /// Nothing but that.
+    /// Success only.
     Done,
     Version,
 }
@@ -70,11 +70,11 @@ struct Response<'a> {
     value: &'a [u8],
 }
 
-/// What was taken from the bytes that have arrived.
+/// The part that was taken from the bytes that have arrived.
 pub(super) enum Taken {
     /// More must arrive first.
     Nothing,
-    /// So many bytes.
+    /// This number of bytes.
     Response(usize),
     /// The connection is of no use any more.
     End,
@@ -93,7 +93,7 @@ impl<'a> Response<'a> {
         let Some(body) = rest.get(..body_bytes) else { return Ok(None) };
         let (extras, rest) = body.split_at_checked(extra_bytes).ok_or("extras beyond a response")?;
         let (key, value) = rest.split_at_checked(key_bytes).ok_or("a key beyond a response")?;
-        // Of a value that has expired at once there is none.
+        // A value that has expired at once has none.
         let cas = Some(u64::from(word(16)) << 32 | u64::from(word(20))).filter(|cas| *cas != 0);
         let (opcode, status, opaque) = (header[1], half(6), word(12));
         Ok(Some((Self { opcode, status, opaque, cas, extras, key, value }, HEADER_BYTES + body_bytes)))
@@ -101,7 +101,7 @@ impl<'a> Response<'a> {
 }
 
 impl Request {
-    /// What a response says about the key.
+    /// The answer about the key in a response.
     fn answer(&self, response: &Response<'_>, model: &PairModel) -> Result<Answer, String> {
         let Response { status, cas, extras, key, value, .. } = *response;
         let wrong = || format!("a response of status {status} and {} bytes to {self:?}", value.len());
@@ -134,7 +134,7 @@ impl Request {
 }
 
 impl MemcachedClient {
-    /// Takes a response from the beginning of `bytes`, and hands what it says to the model.
+    /// Takes a response from the beginning of `bytes`, and hands its answer to the model.
     pub(super) fn take_response(
         &mut self,
         shared: &mut Shared,
@@ -248,7 +248,7 @@ impl MemcachedClient {
         self.request(shared, request, 0, ("", &[], &[]));
     }
 
-    /// What concerns no key, or all.
+    /// A request on no key, or on all.
     fn rare_request(&mut self, shared: &mut Shared, model: &mut PairModel, settings: &PairSettings) {
         if self.choice.one_in(2) {
             return self.request_without_key(shared, 0x0b, Reply::Version);

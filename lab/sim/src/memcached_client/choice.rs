@@ -1,4 +1,4 @@
-//! What a client of the memcached protocol sends.
+//! The commands that a client of the memcached protocol sends.
 
 use std::rc::Rc;
 
@@ -254,7 +254,7 @@ impl MemcachedClient {
         self.expected.push_back(Expected::Meta { key, command, opaque });
     }
 
-    /// What concerns no key, or all.
+    /// A command on no key, or on all.
     fn rare(&mut self, shared: &mut Shared, model: &mut PairModel, settings: &PairSettings) {
         let (text, expected) = match self.choice.below(4) {
             0 => ("mn", Expected::Text("MN")),

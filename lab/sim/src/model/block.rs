@@ -1,4 +1,4 @@
-//! A block as a register: what is known of each value that was written to it, and whether that is one history.
+//! A block as a register: the knowledge of each value that was written to it, and whether that is one history.
 
 use super::content::Value;
 use crate::finding::Finding;
@@ -9,7 +9,7 @@ pub(super) const COPIED: Value = 1 << 63;
 /// No end yet.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// What is known of a write.
+/// Knowledge of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Not answered.
@@ -18,7 +18,7 @@ pub(super) enum State {
     Done,
     /// It may have been done.
     Perhaps,
-    /// It was said not to have been done.
+    /// It was reported not to have been done.
     NotDone,
     /// One of several that a power cut may have left.
     Survivor,
@@ -38,9 +38,9 @@ pub(super) struct Cluster {
     pub(super) end_ns: u64,
     pub(super) is_seen: bool,
     pub(super) is_durable: bool,
-    /// Of zeroes, and of a Copy that may have brought them.
+    /// Its value is zeroes, or that of a Copy that may have brought them.
     pub(super) may_be_zero: bool,
-    /// Written before a flush failed: no later flush vouches for it.
+    /// Written before a flush failed: no later flush covers it.
     pub(super) is_excused: bool,
     /// Its begin and end before the last power cut.
     pub(super) before: (u64, u64),
@@ -77,21 +77,21 @@ impl Cluster {
     }
 }
 
-/// What one block has seen.
+/// The history of one block.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) clusters: Vec<Cluster>,
     /// Power cuts so far.
     pub(super) epoch: u32,
-    /// Values that a Compare and Write has replaced, and by what.
+    /// Values that a Compare and Write has replaced, each with the new value.
     pub(super) swapped: Vec<(Value, Value)>,
-    /// What the last power cut turned out not to have left.
+    /// Values that, as it turned out, the last power cut has not left.
     pub(super) gone: Vec<Cluster>,
     pub(super) is_replayed: bool,
 }
 
 impl Block {
-    /// Where a value that is not zeroes is among the clusters, which are in the order of their commands as a rule.
+    /// The place of a value that is not zeroes among the clusters, which are in the order of their commands as a rule.
     fn position(&self, value: Value) -> Option<usize> {
         let command = (value & !COPIED) >> 8;
         let start = self.clusters.partition_point(|cluster| cluster.command < command);
@@ -107,7 +107,7 @@ impl Block {
         let (earlier, later) = self.clusters.split_at(at);
         let this = &later[0];
         let replaces = |other: &Cluster| this.is_replaced_by(other) && other.end_ns < begin_ns;
-        // What replaced it is next to it as a rule: long histories are searched from there.
+        // The value that replaced it is next to it as a rule: long histories are searched from there.
         later.iter().any(replaces) || earlier.iter().any(replaces)
     }
 
@@ -129,7 +129,7 @@ impl Block {
         if this.state == State::NotDone || this.written_ns > now_ns {
             return false;
         }
-        // What was read before the write was answered may have been done once before, and replaced.
+        // A value that was read before its write was answered may have been done once before, and replaced.
         let was_repeated = self.is_replayed && this.state == State::Done && now_ns <= this.end_ns;
         if was_repeated || self.may_be_repeated(this) {
             return true;
@@ -151,7 +151,7 @@ impl Block {
         !self.clusters.iter().any(rules_out)
     }
 
-    /// Whether it may be done again later: what is read of it says nothing of the order.
+    /// Whether it may be done again later: a read of it says nothing of the order.
     pub(super) fn may_be_repeated(&self, cluster: &Cluster) -> bool {
         self.is_replayed
             && matches!(cluster.state, State::Pending | State::Perhaps)
@@ -188,7 +188,7 @@ impl Block {
             ));
         }
         if block.clusters[at].written_ns > now_ns {
-            // A Copy that was over by then is said to have brought it.
+            // It would have come with a Copy that was over before the write.
             return Err(format!(
                 "block {lba}: {value:#x} was read before it was written: {}",
                 block.describe()
@@ -223,7 +223,7 @@ impl Block {
         Ok(())
     }
 
-    /// Holds what is known of a value against all others.
+    /// Checks the knowledge of a value against all others.
     pub(super) fn check(&self, lba: u64, command: u64) -> Result<(), Finding> {
         let block = self;
         let Some(this) = block.clusters.iter().find(|cluster| cluster.command == command) else {

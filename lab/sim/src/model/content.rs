@@ -1,19 +1,19 @@
-//! What the simulator writes into a block, so that a read of it says which write it saw.
+//! The content that the simulator writes into a block, so that a read of it identifies the write it saw.
 
 use reactor::random::mix;
 
 use crate::finding::Finding;
 
-/// What a block holds: 0 for zeroes.
+/// The value of a block: 0 for zeroes.
 pub(crate) type Value = u64;
 
-/// What content says of itself: the block it was written for, and the value it stands for.
+/// The identification in a content: the block it was written for, and its value.
 pub(crate) type Content = (u64, Value);
 
-/// A block begins with the value it stands for, and the block it was written for.
+/// A block begins with its value, and the block that it was written for.
 const HEAD_BYTES: usize = 16;
 
-/// Fills a block with the one content that stands for a value there.
+/// Fills a block with the only content of a value there.
 pub(crate) fn fill(block: &mut [u8], lba: u64, value: Value) {
     if value == 0 {
         return block.fill(0);
@@ -26,7 +26,7 @@ pub(crate) fn fill(block: &mut [u8], lba: u64, value: Value) {
     }
 }
 
-/// The block that a block's content was written for, and the value it stands for.
+/// The block that a block's content was written for, and its value.
 pub(crate) fn content_of(block: &[u8], lba: u64) -> Result<Content, Finding> {
     let (head, body) = block.split_at(HEAD_BYTES);
     let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
@@ -47,7 +47,7 @@ pub(crate) fn content_of(block: &[u8], lba: u64) -> Result<Content, Finding> {
     Err(format!("block {lba}: {value:#x} up to byte {}, then something else", HEAD_BYTES + at * 8))
 }
 
-/// The words behind a block's head: each says which value it belongs to, and where it is.
+/// The words behind a block's head: each identifies its value, and its place.
 fn body_of(value: Value) -> impl Iterator<Item = u64> {
     let first = mix(value);
     (0..u64::from(u16::MAX)).map(move |at: u64| first.wrapping_add(at << 48 | at))

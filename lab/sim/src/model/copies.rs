@@ -27,14 +27,14 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    /// What stands for its data where it was written.
+    /// The value of its data in the block where it was written.
     fn value(&self) -> Value {
         COPIED | self.command << 8
     }
 }
 
 impl Model {
-    /// What the Copy that this value stands for was found to have brought to the block.
+    /// The content that the Copy with this value was found to have brought to the block.
     pub(super) fn brought(&self, lba: u64, value: Value) -> Option<Content> {
         let copied = self.copies.get(&lba)?.iter().find(|copied| copied.value() == value)?;
         copied.content
@@ -91,7 +91,7 @@ impl Model {
         }
     }
 
-    /// Which writes may have brought content that was read between two moments.
+    /// The writes that may have brought content that was read between two moments.
     fn explanations(
         &self,
         lba: u64,
@@ -160,7 +160,8 @@ impl Model {
         explained
     }
 
-    /// Whether zeroes that were read may be such, or have come with a Copy from a block that may have held them.
+    /// Whether zeroes that were read may be written ones, or have come with a Copy from a block that may have held
+    /// them.
     fn may_be_zero(&self, lba: u64, begin_ns: u64, now_ns: u64) -> bool {
         let Some(copies) = self.copies.get(&lba) else { return true };
         if copies.iter().all(|copied| copied.content.is_some()) {
@@ -193,7 +194,7 @@ impl Model {
         cluster.map_or(now_ns, |cluster| cluster.end_ns.min(now_ns))
     }
 
-    /// Whether what a Copy brought was surely replaced before a command that began at `begin_ns`.
+    /// Whether the content that a Copy brought was surely replaced before a command that began at `begin_ns`.
     fn is_replaced(&self, lba: u64, copied: &Copied, begin_ns: u64) -> bool {
         if self.past.iter().any(|(cut_ns, _)| *cut_ns > begin_ns) {
             return false;
@@ -205,7 +206,7 @@ impl Model {
         copied.gone_ns.get() < begin_ns
     }
 
-    /// A power cut may bring back what was replaced.
+    /// A power cut may bring back replaced content.
     pub(super) fn forget_replaced_copies(&mut self) {
         self.copies.values_mut().flatten().for_each(|copied| copied.gone_ns.set(NEVER));
     }
@@ -218,7 +219,7 @@ impl Model {
         })
     }
 
-    /// Whether a block may be copied to: it has few Copies that nobody has read and that may be what it holds. Many of
+    /// Whether a block may be copied to: it has few Copies that nobody has read and that may be its content. Many of
     /// them explain anything.
     pub(crate) fn may_copy_to(&self, lba: u64, now_ns: u64) -> bool {
         let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
@@ -274,7 +275,7 @@ mod tests {
         model.read_content(1, (0, value), 70, 80).unwrap();
         assert!(model.read_content(1, (0, second), 90, 99).is_err(), "one of them");
         assert!(model.clone().read_content(1, (1, 0), 90, 99).is_err(), "and no zeroes");
-        // What a Copy brought goes further with the next one.
+        // Content that a Copy brought goes further with the next one.
         let mut chain = Model { blocks: vec![model.blocks[0].clone(); 3], ..model };
         chain.blocks[1] = Model::new(1, false).blocks.remove(0);
         chain.copies.clear();

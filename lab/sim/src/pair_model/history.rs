@@ -6,23 +6,23 @@ use super::Crash;
 use super::pair::{Answer, Command, Outcome, Pair, Rules, State};
 use crate::pair_settings::{MemoryPressure, PairDurability, PairSettings};
 
-/// What was found wrong.
+/// A finding.
 pub(crate) type Finding = String;
 
 /// Commands on one key that may be pending when another one begins: the orders of more are too many.
 const PENDING_COUNT_MAX: usize = 5;
 
-/// The same where memory is short, and a command may come to four things.
+/// As above with little memory: a command has four possible outcomes.
 const PENDING_COUNT_MAX_UNDER_PRESSURE: usize = 3;
 
 /// Explanations of the answers so far up to which another command begins: a read that waits while others change the key
 /// may have found each of its values.
 const CONFIGURATION_COUNT_MAX: usize = 300;
 
-/// What may pass without a mark in the log, s.
+/// Time that may pass without a mark in the log, s.
 const UNMARKED_S: i64 = 61;
 
-/// Where a command comes from.
+/// Source of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A connection of the memcached protocol. It takes effect after the command `after`, which was sent there before.
@@ -31,7 +31,7 @@ pub(crate) enum Origin {
     Host,
     /// A batch of a host: it takes effect after the operation `after` of that batch on the same key.
     Batch { after: Option<u64> },
-    /// What a host sends again after each reconnect: beside the first, any number of executions.
+    /// A command that a host sends again after each reconnect: beside the first, any number of executions.
     Again,
 }
 
@@ -50,19 +50,20 @@ impl Origin {
     }
 }
 
-/// What is known of a command's answer.
+/// Knowledge of a command's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply {
     Awaited,
     /// The client asked for none.
     Unwanted,
-    /// None will come, as is known since then.
+    /// None will come, known since then.
     Lost {
         since_ns: u64,
     },
     /// The target is down: it takes no effect any more, and an answer may be on its way.
     Under,
-    /// As `Under`, and what an answer tells may be gone with the target; a host may send it again.
+    /// As `Under`, and the effect that an answer reports may be gone with the target; a host may send the command
+    /// again.
     Meaningless,
 }
 
@@ -76,15 +77,15 @@ struct Pending {
     may_lack_space: bool,
 }
 
-/// What may be now.
+/// One possible state of the key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Configuration {
     state: State,
-    /// Pending commands that have taken effect, and what they came to.
+    /// Pending commands that have taken effect, and their outcomes.
     applied: Vec<(u64, Outcome)>,
 }
 
-/// When a state was there last.
+/// The last time of a state.
 #[derive(Clone, Copy, Debug)]
 struct Past {
     last_ns: u64,
@@ -186,7 +187,7 @@ impl History {
         is_first && !is_over && (pending.origin == Origin::Again || !has(pending.command.id))
     }
 
-    /// What a pending command makes of a configuration.
+    /// Applies a pending command to a configuration.
     fn apply<'a>(
         &'a self,
         pending: &'a Pending,
@@ -206,7 +207,7 @@ impl History {
         })
     }
 
-    /// Whether an answer fits what a command came to.
+    /// Whether an answer fits an outcome of a command.
     fn fits(&self, outcome: &Outcome, answer: &Answer) -> bool {
         match (outcome, answer) {
             (Outcome::Found(pair), Answer::Found { value, flags, cas }) => {
@@ -291,8 +292,8 @@ impl History {
         }
         self.know_cas(answer, &outcomes);
         if self.is_change(id) && answer.reports_change() && !self.keeps_past {
-            // It is durable, and with it everything from before. Its answer may be late: what came after it, and found
-            // no space, may be undone.
+            // It is durable, and with it everything from before. Its answer may be late: changes after it that found no
+            // space may be undone.
             let lacks_space = self.pending.iter().any(|pending| pending.may_lack_space);
             let is_after = |state: &State| state.as_ref().is_none_or(|pair| pair.version >= id);
             self.past.retain(|state, _| lacks_space && is_after(state));
@@ -308,7 +309,7 @@ impl History {
         Ok(())
     }
 
-    /// What any order of pending commands leads to; orders end with the command `last`.
+    /// The configurations that orders of pending commands lead to; orders end with the command `last`.
     fn reachable(&self, last: Option<u64>, now_s: i64) -> BTreeSet<Configuration> {
         let mut seen = BTreeSet::new();
         let mut left = self.configurations.clone();
@@ -403,8 +404,9 @@ impl History {
         self.pending.iter_mut().for_each(|pending| pending.command.step_s += step_s);
     }
 
-    /// What had not expired when the power went, at `cut_s`, may have lost what passes without a mark in the log, or if
-    /// the wall clock was wrong at any time all that was left; or it has gained the time in which the power was off.
+    /// Pairs that had not expired when the power went, at `cut_s`, may have lost the time that passes without a mark in
+    /// the log, or if the wall clock was wrong at any time all that was left; or they have gained the time in which the
+    /// power was off.
     pub(super) fn on_boot(&mut self, cut_s: i64, now_s: i64, is_wall_right: bool) {
         let shift = |state: &mut State| {
             if let Some(Pair { expiry_s: Some((low_s, high_s)), .. }) = state
@@ -457,7 +459,7 @@ impl History {
         self.configurations = states.into_iter().map(configuration).collect();
     }
 
-    /// What was answered has survived. Answers may be on their way, and hosts send commands again.
+    /// Changes that were answered have survived. Answers may be on their way, and hosts send commands again.
     fn on_durable_crash(&mut self, mut configurations: BTreeSet<Configuration>) {
         let may_be_answered = |reply| !matches!(reply, Reply::Unwanted | Reply::Lost { .. });
         self.pending.retain(|pending| may_be_answered(pending.reply) || pending.origin == Origin::Again);

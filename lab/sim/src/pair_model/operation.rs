@@ -1,4 +1,4 @@
-//! What operations on numbers and vectors come to, computed from their description: docs/kv-commands.md §2
+//! Outcomes of operations on numbers and vectors, computed from their description: docs/kv-commands.md §2
 
 use std::rc::Rc;
 
@@ -51,10 +51,10 @@ pub(crate) struct Vector {
     pub(crate) work: VectorWork,
 }
 
-/// What is done with its elements.
+/// The operation on its elements.
 #[derive(Clone, Debug)]
 pub(crate) enum VectorWork {
-    /// Each is combined with the operand; the vector of before is the answer, or its length.
+    /// Each is combined with the operand; the answer is the former vector, or its length.
     Scalar { function: VectorFunction, operand: u64, fetches: bool },
     /// Each is combined with that of the operand at the same place.
     Vector { function: VectorFunction, operand: Rc<[u8]> },
@@ -64,7 +64,7 @@ pub(crate) enum VectorWork {
     Filter { comparison: VectorComparison, operand: u64 },
 }
 
-/// What a command on a vector comes to.
+/// The effect of a command on a vector.
 pub(super) enum Effect {
     /// The value is replaced; the answer has it, or its length.
     Changed { value: Rc<[u8]>, fetches: bool },
@@ -154,7 +154,7 @@ impl Vector {
         elements.flat_map(|element| element.to_le_bytes().into_iter().take(width)).collect()
     }
 
-    /// What it comes to on a value: `None` if that is no such vector.
+    /// Its effect on a value: `None` if that is no such vector.
     pub(super) fn effect(&self, value: &[u8]) -> Option<Effect> {
         if !value.len().is_multiple_of(self.width()) {
             return None;

@@ -1,4 +1,4 @@
-//! What commands do to a pair, and what they are answered with.
+//! Effects of commands on a pair, and their answers.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use wire::kv::operation::AtomicOperation;
 use super::operation::{self, Effect, Vector};
 use crate::pair_settings::MemoryPressure;
 
-/// A value and what belongs to it.
+/// A value and its attributes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pair {
     pub(super) value: Rc<[u8]>,
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Pair {
 /// A key's pair, if there is one.
 pub(super) type State = Option<Pair>;
 
-/// When a value is stored.
+/// The condition of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Set,
@@ -45,7 +45,7 @@ pub(crate) enum Mode {
     Cas(u64),
 }
 
-/// What a command does. Times are memcached's: seconds from now on, 0 for none, negative for the past.
+/// The action of a command. Times are memcached's: seconds from now on, 0 for none, negative for the past.
 #[derive(Clone)]
 pub(crate) enum Action {
     Get,
@@ -59,13 +59,13 @@ pub(crate) enum Action {
         exptime: i64,
     },
     Delete {
-        /// Whether the answer tells if there was a pair.
+        /// Whether the answer reports if there was a pair.
         is_told: bool,
     },
     Count {
         delta: u64,
         is_decrement: bool,
-        /// What a counter begins with that is missing, and its time.
+        /// The number that a missing counter begins with, and its time.
         create: Option<(u64, i64)>,
     },
     Touch {
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Action {
     }
 }
 
-/// An answer, as far as it says something.
+/// The content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// There is a pair: its value, flags and CAS number, as far as they were asked for.
@@ -129,7 +129,7 @@ pub(crate) enum Answer {
     Done {
         cas: Option<u64>,
     },
-    /// Done, as no answer says; what it came to is not told.
+    /// Done, as no answer says; its outcome is not reported.
     Silent,
     NotStored,
     /// The value has another CAS number.
@@ -143,13 +143,13 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Whether a change that is answered so has been made.
+    /// Whether this answer reports a change that was made.
     pub(super) fn reports_change(&self) -> bool {
         matches!(self, Self::Done { .. } | Self::Number(_) | Self::Silent)
     }
 }
 
-/// What a command comes to in a state.
+/// The outcome of a command in a state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     Found(Pair),
@@ -176,7 +176,7 @@ pub(super) struct Command {
     pub(super) step_s: i64,
 }
 
-/// What decides about commands beside the state of their key.
+/// Conditions of outcomes beside the state of the key.
 pub(super) struct Rules {
     /// The longest value, bytes.
     pub(super) value_bytes_max: usize,
@@ -196,8 +196,8 @@ impl Command {
         }
     }
 
-    /// What it may come to in a state, up to `now_s`; `may_lack_space` if the log may have had no space for it.
-    /// `version_of` tells the version that has a CAS number.
+    /// Its possible outcomes in a state, up to `now_s`; `may_lack_space` if the log may have had no space for it.
+    /// `version_of` returns the version that has a CAS number.
     pub(super) fn outcomes(
         &self,
         state: &State,
@@ -285,7 +285,7 @@ impl Command {
             Action::Atomic(operation) => match operation::atomic(operation, &pair.value) {
                 None => (same, Outcome::NotNumeric),
                 Some((before, after)) => {
-                    // What is left as it was keeps its CAS number; what is stored anew has another one.
+                    // A value that stays as it was keeps its CAS number; one that is stored anew has another one.
                     let value: Rc<[u8]> = after.to_le_bytes()[..pair.value.len()].into();
                     let changed = Some(Pair { value, version: self.id, ..pair.clone() });
                     (if operation.took_effect(before) { changed } else { same }, Outcome::Number(before))

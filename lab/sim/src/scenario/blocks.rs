@@ -1,12 +1,13 @@
-//! What the blocks of the first namespace are like: where they lie on its disk, which of them fail for good, and commands
-//! that meet on them.
+//! The blocks of the first namespace: their place on its disk, those that fail for good, and commands that meet on
+//! them.
 
 use std::ops::Range;
 
 use super::{Fault, Scenario};
 use crate::random::Random;
 
-/// Bytes, and blocks, around which a namespace lies that does not begin with its first block: what a cut address loses.
+/// Bytes, and blocks, around which a namespace lies that does not begin with its first block: a truncated address loses
+/// these.
 const BOUNDARIES: [u64; 5] = [1 << 31, 1 << 32, 1 << 33, 1 << 40, 1 << 44];
 
 /// Blocks of the first namespace that fail for good while things go wrong, as the model has them.
@@ -42,7 +43,7 @@ impl Scenario {
                 unwritable: if kinds == 1 { 0..0 } else { unwritable },
             };
         }
-        // In a long run too many zeroes could explain what is read.
+        // In a long run too many zeroes could explain a read.
         if self.is_long() {
             return;
         }

@@ -18,16 +18,16 @@ impl Scenario {
         lane_count * u64::from(self.depth) * transfer_bytes + reserve_bytes > self.pool_bytes as u64
     }
 
-    /// How long an order of the operator, or what follows from it in the target, may take to reach all reactors, ns:
-    /// until a reactor that is stalled has run.
+    /// How long an order of the operator, or its effect in the target, may take to reach all reactors, ns: until a
+    /// reactor that is stalled has run.
     pub(crate) fn order_ns_max(&self) -> u64 {
         let stall_ns = |(_, fault): &(u64, Fault)| if let Fault::Stall { ns } = fault { *ns } else { 0 };
         let late_ns = if self.late > 0 { 8 * self.late_ns } else { 0 };
         self.faults.iter().map(stall_ns).sum::<u64>() + late_ns + MS
     }
 
-    /// Nothing in this run takes long, but for a target that is down and says so: no command and no connection may time
-    /// out.
+    /// Nothing in this run takes long, except for a target that is down and says so: no command and no connection may
+    /// time out.
     pub(crate) fn is_swift(&self) -> bool {
         let is_silent = |(_, fault): &(u64, Fault)| {
             matches!(fault, Fault::PowerCut { .. } | Fault::Cut | Fault::Partition { .. })
@@ -44,7 +44,7 @@ impl Scenario {
         self.transfer_ns_max(self.lane_bytes_max())
     }
 
-    /// What the commands of a full lane move, bytes.
+    /// The data of the commands of a full lane, bytes.
     fn lane_bytes_max(&self) -> u64 {
         u64::from(self.depth) * u64::from(self.blocks_max) * u64::from(self.block_bytes)
     }
@@ -54,7 +54,7 @@ impl Scenario {
     pub(crate) fn wait_ns_max(&self, bytes_min: u64) -> u64 {
         let network = &self.network;
         let bytes = self.lane_bytes_max().max(bytes_min);
-        // Of a full socket as much is sent as there is room again, about half of it.
+        // A full socket takes as much as it has room again, about half of it.
         let turns = bytes / network.piece_max.min(network.capacity / 2).max(1) as u64;
         self.transfer_ns_max(bytes) + turns * u64::from(network.late) / 1_000_000 * network.late_ns
     }

@@ -1,9 +1,9 @@
-//! What the clocks of the target's machine do.
+//! The behaviour of the clocks of the target's machine.
 
 use super::{Fault, Scenario};
 use crate::random::Random;
 
-/// What the wall clock may be ahead of the time, s: right, ten minutes, in 1970, about to leave 31 and 32 bits.
+/// How far the wall clock may be ahead of the time, s: right, ten minutes, in 1970, about to leave 31 and 32 bits.
 pub(crate) const WALL_AHEAD_S: [i64; 6] = [0, 600, -600, -1_699_999_990, 447_483_640, 2_594_967_290];
 
 impl Scenario {
@@ -11,7 +11,7 @@ impl Scenario {
     pub(super) fn draw_clocks(&mut self) {
         let mut random = Random::new(self.seed, 47);
         let Some(pairs) = self.pairs.as_ref().filter(|_| random.one_in(2)) else { return };
-        // The time of a log is marked right after a pause, but what is read before that is answered.
+        // The time of a log is marked right after a pause, but reads before that are answered.
         let seconds_max = if pairs.file_bytes() > 0 { 15 } else { 1000 };
         for _ in 0..random.between(1, 4) {
             let fault = match random.one_in(3) {

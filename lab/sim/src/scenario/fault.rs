@@ -1,8 +1,8 @@
-//! What happens in a scenario besides commands: faults, and what an operator does.
+//! Events of a scenario besides commands: faults, and actions of an operator.
 
 use crate::coverage::Waiting;
 
-/// What an error of the disk may hit.
+/// The operations that an error of the disk may hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorOf {
     Read,
@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     Kill {
         down_ns: u64,
     },
-    /// The target's machine dies; what was not flushed may be lost.
+    /// The target's machine dies; writes that were not flushed may be lost.
     PowerCut {
         down_ns: u64,
     },

@@ -1,9 +1,9 @@
-//! What a seed decides of a host with separate queues and of its namespaces.
+//! The choices of a seed for a host with separate queues and for its namespaces.
 
 use super::{DiskSettings, MS, Scenario, US};
 use crate::random::Random;
 
-/// What a seed decides.
+/// The choices of a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct SeparateSettings {
     pub(crate) queue_count: u16,
@@ -16,7 +16,7 @@ pub(crate) struct SeparateSettings {
     pub(crate) command_count: u64,
     /// One of this number of its acts closes a queue.
     pub(crate) closes_one_in: u64,
-    /// One of this number fails the next flush of a disk, or has the operator open a namespace anew.
+    /// One of this number makes the next flush of a disk fail, or the operator reopen a namespace.
     pub(crate) loses_one_in: u64,
     /// How the disks behave. Errors of flushes are those of the first disk alone.
     pub(crate) disk: DiskSettings,

@@ -31,7 +31,7 @@ impl Scenario {
         Some(Duration::from_millis(interval_ms.into()))
     }
 
-    /// Whether hosts and target speak TLS, and what happens to it. It takes much of the processor's time.
+    /// Whether hosts and target speak TLS, and its events. It takes much of the processor's time.
     pub(super) fn draw_tls(&mut self) {
         let mut random = Random::new(self.seed, 70);
         let r = &mut random;

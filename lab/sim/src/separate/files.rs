@@ -1,13 +1,13 @@
-//! The namespaces of a host with separate queues: several files of one subsystem, one of which is lost and the others are
-//! not. What must fail is seen to fail, and what must not fail succeeds.
+//! The namespaces of a host with separate queues: several files of one subsystem, one of which is lost and the others
+//! are not. Commands that must fail are checked to fail, and the others to succeed.
 //!
 //! ```text
 //! open ──its flush fails──▶ closed ──the operator──▶ reopened ──first Flush fails──▶ open
 //!   └────────────────────the operator─────────────────▲
 //! ```
 //!
-//! A Flush that succeeds covers what any queue was told before that it was written. After a reopening a host whose
-//! association is older has one Flush fail before one succeeds, whatever becomes of its queues; a host that connects later
+//! A Flush that succeeds covers all writes that were answered before on any queue. After a reopening a host whose
+//! association is older has one Flush fail before one succeeds, even if its queues are lost; a host that connects later
 //! has none fail, and neither has one in another namespace.
 
 use std::ops::Range;
@@ -34,9 +34,9 @@ struct FileState {
     /// When it was last closed or reopened, and when it was last reopened.
     changed_ns: u64,
     reopened_ns: u64,
-    /// The operator is about to open it anew.
+    /// The operator is about to reopen it.
     is_reopening: bool,
-    /// A Flush that arrived while it was closed has told the host, and one that may have arrived then.
+    /// A Flush failed that arrived while it was closed, or one that may have arrived then: the host knows of the loss.
     has_told: bool,
     may_have_told: bool,
     /// A Flush must fail before one succeeds.
@@ -69,7 +69,8 @@ pub(super) struct FlushEnd {
     pub(super) begin_ns: u64,
     /// Another one of its namespace is under way, or was when its queue was lost, of which the target may not have heard.
     pub(super) has_other: bool,
-    /// A queue was lost of which the target may have heard only afterwards: what that one has told is taken back then.
+    /// A queue was lost of which the target may have learned only afterwards: it then takes back the failure that it
+    /// had reported on that queue.
     pub(super) is_unsure: bool,
 }
 
@@ -136,7 +137,7 @@ impl Files {
         }
     }
 
-    /// Looks at what has become of them in a turn, or by the end of an operation of a disk.
+    /// Notes changes of their state in a turn, or by the end of an operation of a disk.
     pub(crate) fn look(&mut self, shared: &mut Shared) {
         let now_ns = shared.now_ns;
         for (number, state) in self.states.iter_mut().enumerate() {
@@ -153,7 +154,7 @@ impl Files {
         }
     }
 
-    /// The operator opens one anew.
+    /// The operator reopens one.
     pub(crate) fn reopen(&mut self, shared: &mut Shared, number: usize) {
         let now_ns = shared.now_ns;
         let state = &mut self.states[number];
@@ -175,7 +176,7 @@ impl Files {
         shared.reach_event("separate namespace reopened");
     }
 
-    /// The operator opens one anew without need.
+    /// The operator reopens one without need.
     pub(super) fn reopen_soon(&mut self, shared: &mut Shared, number: usize) {
         self.states[number].reopen_later(shared, number);
     }
@@ -205,7 +206,7 @@ impl Files {
         self.states.iter_mut().for_each(|state| (state.owes, state.may_fail) = (false, false));
     }
 
-    /// A queue is lost, and its association is not. What it was told last may not have arrived.
+    /// A queue is lost, and its association is not. Its last answers may not have arrived.
     pub(super) fn on_queue_lost(&mut self) {
         if let Association::Up { since_ns, .. } = self.association {
             for state in &mut self.states {

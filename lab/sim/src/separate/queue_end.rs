@@ -17,7 +17,7 @@ use crate::tls_right::Channel;
 /// Received in one call.
 const STAGING_BYTES: usize = 16 << 10;
 
-/// A queue on a connection. `U` is what its owner knows a command by.
+/// A queue on a connection. `U` identifies a command to its owner.
 pub(super) struct QueueEnd<U> {
     link: HostLink,
     pub(super) machine: HostQueue<Vec<u8>, U>,
@@ -36,7 +36,7 @@ impl<U: Copy> QueueEnd<U> {
         self.link.id()
     }
 
-    /// Goes on to connect, sends and receives. What has come is in `events`, also if the connection is lost.
+    /// Goes on to connect, sends and receives. The received events are in `events`, also if the connection is lost.
     pub(super) fn exchange(
         &mut self,
         shared: &mut Shared,
@@ -85,7 +85,7 @@ impl<U: Copy> QueueEnd<U> {
         Ok(())
     }
 
-    /// Ends the connection: in good order, or at once. Gives the commands that have not ended.
+    /// Ends the connection: in good order, or at once. Returns the commands that have not ended.
     pub(super) fn hang_up(mut self, shared: &mut Shared, at_once: bool) -> Vec<Unfinished<Vec<u8>, U>> {
         self.link.hang_up(shared, at_once);
         std::iter::from_fn(|| self.machine.next_unfinished_command()).collect()

@@ -31,7 +31,7 @@ impl Clocks {
         (START_S + (now_ns + self.suspended_ns) / SECOND).cast_signed()
     }
 
-    /// What the target sees of it.
+    /// The clocks as the target sees them.
     pub(crate) fn moment(&self, now_ns: u64) -> Moment {
         let time_s = self.time_s(now_ns);
         let since_boot_s = time_s - self.booted_s.cast_signed();

@@ -26,7 +26,7 @@ pub(crate) const FIRST_SEPARATE_FILE: u64 = 200;
 /// The log reads the beginning of a segment, or a value, in at most this many bytes; more for cleaning.
 const SHORT_READ_BYTES_MAX: usize = 16 << 10;
 
-/// A store tries so often what fails in passing.
+/// Maximum attempts of a store at an operation that fails in passing.
 const PASSING_COUNT_MAX: u32 = 10;
 
 /// Something that went wrong with an operation.
@@ -50,7 +50,7 @@ impl ErrorOf {
     }
 }
 
-/// What one block has become since it was durable.
+/// The versions of one block since it was durable.
 #[derive(Clone, Debug, Default)]
 struct Versions {
     /// The number of the operation, and the content.
@@ -82,16 +82,16 @@ struct Running {
     about: About,
 }
 
-/// A file on a disk, and what the kernel has of it.
+/// A file on a disk, with the kernel's cache of it.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
     block_bytes: usize,
     /// Blocks of each of the disks, which follow each other here.
     block_count: usize,
     settings: DiskSettings,
-    /// As it reads.
+    /// Its content as it is read.
     bytes: Vec<u8>,
-    /// As it is after a power cut that takes everything.
+    /// Its content after a power cut that takes everything.
     stable: Vec<u8>,
     /// One past the last byte that an operation has written.
     written_end: usize,
@@ -122,16 +122,16 @@ pub(crate) struct Disk {
     held_ns: u64,
     /// Until then the file system has no space for writes.
     pub(crate) no_space_until_ns: u64,
-    /// The reactors that have written since the file was opened, and what they have read since.
+    /// The reactors that have written since the file was opened, and their reads since.
     writers: BTreeMap<Actor, LogReads>,
-    /// What the next operation of that kind fails with.
+    /// The error of the next operation of that kind.
     pub(crate) next_error: Option<ErrorOf>,
     /// An operation has failed for good since this was last asked.
     pub(crate) has_failed: bool,
 }
 
 impl Disk {
-    /// One of zeroes, whose operations are numbered from `next` on.
+    /// A disk of zeroes, whose operations are numbered from `next` on.
     pub(crate) fn new(
         block_bytes: usize,
         block_count: usize,
@@ -159,7 +159,7 @@ impl Disk {
         changed
     }
 
-    /// Draws what happens to an operation: a stream for each time of the same at the same place.
+    /// Draws the events of an operation: a stream for each time of the same at the same place.
     fn chance(&mut self, seed: u64, operation: &Operation, block: usize) -> Random {
         let kind = match operation {
             Operation::Read { .. } => 0,
@@ -220,7 +220,7 @@ impl Disk {
     fn forget(&mut self, random: &mut Random) {
         for versions in self.unstable.values_mut() {
             if random.one_in(2) {
-                // What is still being written may yet become durable by itself.
+                // Blocks that are still being written may yet become durable by themselves.
                 let running = &self.running;
                 versions.since.retain(|(number, _)| running.contains_key(number));
             }
@@ -228,8 +228,8 @@ impl Disk {
         self.unstable.retain(|_, versions| !versions.since.is_empty());
     }
 
-    /// A durable write or a flush of the log has failed: of what was not durable, each block is lost or may yet become
-    /// durable. Nothing is lost later that can be read now, as direct I/O has it.
+    /// A durable write or a flush of the log has failed: each block that was not durable is lost or may yet become
+    /// durable. No block that can be read now is lost later, as with direct I/O.
     fn lose(&mut self, random: &mut Random) {
         let unstable = std::mem::take(&mut self.unstable);
         for (block, versions) in unstable {
@@ -371,7 +371,7 @@ impl Disk {
 
     /// The file is cut and grows again.
     pub(crate) fn zero_from(&mut self, block: usize) {
-        // A file is cut once what is under way there has ended.
+        // A file is cut once operations under way there have ended.
         for running in self.running.values_mut().filter(|running| running.is_orphan) {
             running.parts.clear();
         }
@@ -504,7 +504,7 @@ fn has_rest(bytes: &[u8]) -> bool {
     records[0] == NAMES && records.get(RECORD_EXTRA_BYTES + names_bytes) == Some(&REST)
 }
 
-/// What a log that writes has read.
+/// The reads of a log that writes.
 #[derive(Debug, Default)]
 struct LogReads {
     /// The segment that it has cleaned last, or cleans.
@@ -573,7 +573,7 @@ impl Shared {
         }
     }
 
-    /// Draws what happens to an operation of a disk.
+    /// Draws the events of an operation of a disk.
     fn disk_chance(&mut self, number: u64, operation: &Operation, block: usize) -> Random {
         let chance = match Place::of_operation(number) {
             Place::First | Place::Log => self.scenario.chance,
@@ -761,7 +761,7 @@ impl Shared {
         (Err(Errno::IO), done_bytes)
     }
 
-    /// How an operation ends, and how many bytes it does.
+    /// Draws the result of an operation, and the number of bytes that it does.
     fn draw_result(
         &self,
         (settings, block_bytes): (&DiskSettings, usize),
@@ -804,7 +804,7 @@ impl Shared {
         (Ok(length), length)
     }
 
-    /// The device is reset: what is stuck ends at last, with an error or as if nothing had been.
+    /// The device is reset: stuck operations end at last, with an error or as if nothing had been.
     pub(crate) fn on_device_reset(&mut self) {
         let now_ns = self.now_ns;
         self.slow_until("operation that hangs", u64::MAX, now_ns);
@@ -837,7 +837,7 @@ impl Shared {
             return self.at(held_until_ns, Event::DiskPart(number));
         }
         let part = running.parts.remove(0);
-        // Of what stops short, the limit counts from where this operation began.
+        // For an operation that stops short, the limit counts from where it began.
         disk.do_part(number, part);
     }
 
@@ -900,7 +900,8 @@ impl Shared {
         let blocks = extent(&running.operation, disk.block_bytes);
         disk.troubles.extend(trouble.map(|trouble| (trouble, now_ns, blocks)));
         disk.has_failed |= matches!(trouble, Some(Trouble::Read | Trouble::Write | Trouble::Sync));
-        // A store gives up what fails in passing time after time, and is closed then as after any other failure.
+        // A store gives up an operation that fails in passing time after time, and is closed then as after any other
+        // failure.
         if is_whole {
             disk.passing.remove(&(actor, token));
         } else if is_durable {
@@ -961,7 +962,7 @@ fn extent(operation: &Operation, block_bytes: usize) -> Range<usize> {
     offset / block_bytes..(offset + length) / block_bytes
 }
 
-/// What a timeline shows an operation on these blocks as. Those of the log of keys are of other blocks.
+/// The subject of an operation on these blocks in a timeline. Those of the log of keys are of other blocks.
 fn about(number: u64, operation: &Operation, extent: &Range<usize>) -> About {
     match operation {
         _ if number >= LOG_OPERATIONS => About::Detail,

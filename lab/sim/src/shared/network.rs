@@ -24,7 +24,7 @@ const UNPROTECTED_BYTES: u64 = 256;
 /// The listener of hosts.
 pub(crate) const NVME: ListenerTag = 1;
 
-/// How a stream ends.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// In good order.
@@ -42,7 +42,7 @@ pub(crate) enum Got {
     Reset,
 }
 
-/// What a send achieved.
+/// The outcome of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Took {
     Bytes(usize),
@@ -63,10 +63,10 @@ struct Piece {
 /// One direction of a connection.
 #[derive(Debug, Default)]
 struct Stream {
-    /// What has arrived, and behind it what is on the way.
+    /// The bytes that have arrived, and behind them those on the way.
     bytes: VecDeque<u8>,
     arrived_bytes: usize,
-    /// What is on the way, in order.
+    /// The pieces on the way, in order.
     on_the_way: VecDeque<Piece>,
     /// When the last piece arrives.
     last_ns: u64,
@@ -76,7 +76,7 @@ struct Stream {
     ended: Option<End>,
     sent_bytes: u64,
     received_bytes: u64,
-    /// Something on the way has dropped bytes of it: what follows them does not arrive either.
+    /// A part of its bytes was dropped on the way: the bytes behind it do not arrive either.
     is_broken: bool,
     /// The sender waits for room.
     is_awaited: bool,
@@ -85,13 +85,13 @@ struct Stream {
 /// Length of the header of a C2HData, bytes. wire §2
 const DATA_HEADER_BYTES: u64 = 24;
 
-/// Instead of the time from which on the target sends nothing, if answers of before may wait for room.
+/// In place of the time from which on the target sends nothing, if earlier answers may wait for room.
 const UNSENT_NS: u64 = u64::MAX - 1;
 
 /// Length of an ICResp, bytes. wire §2
 const IC_BYTES: u64 = 128;
 
-/// Where a connection is.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Dialling,
@@ -102,14 +102,14 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) phase: Phase,
-    /// Who waits for it on each end.
+    /// The actor that waits for it on each end.
     pub(crate) owners: [Option<Actor>; 2],
     /// Which ends are closed.
     pub(crate) closed: [bool; 2],
     /// By receiving end.
     streams: [Stream; 2],
     latency_ns: u64,
-    /// Draws what happens to it.
+    /// Draws its events.
     random: Random,
     /// Silent: nothing passes, and neither end learns of it.
     pub(crate) is_cut: bool,
@@ -132,10 +132,10 @@ pub(crate) struct Connection {
     /// The host's thread that has dialled it.
     pub(crate) dialler: Actor,
     pub(crate) listener: ListenerTag,
-    /// When something last arrived at the target, or it answered Connect, which it may hold: from there on it expects
-    /// signs of life.
+    /// When bytes last arrived at the target, or it answered Connect, which it may hold: from there on it expects signs
+    /// of life.
     pub(crate) heard_ns: u64,
-    /// The time, ns, that the clock of the thread showed that last took something in.
+    /// The time, ns, of the clock of the thread that last received from it.
     taken_in_ns: u64,
     /// The target sends nothing after this time, ns.
     pub(crate) silent_from_ns: u64,
@@ -163,7 +163,7 @@ impl Connection {
         self.is_connected() && !self.watch.is_in_use
     }
 
-    /// Its association has ended: the target sends nothing after this time, but what it had no room for.
+    /// Its association has ended: the target sends nothing after this time, except for bytes that it had no room for.
     pub(crate) fn silence(&mut self, from_ns: u64) {
         let has_room = !self.streams[Side::Host as usize].is_awaited;
         self.silent_from_ns = if has_room { from_ns } else { UNSENT_NS };
@@ -191,7 +191,7 @@ impl Connection {
         self.accepted_ns.is_some() && !self.closed[Side::Target as usize]
     }
 
-    /// What has gone over it.
+    /// Its traffic.
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -201,7 +201,7 @@ impl Connection {
         &self.watch.requests
     }
 
-    /// Those of commands that are not answered.
+    /// Requests of commands that are not answered.
     pub(crate) fn open_requests(&self) -> Requests {
         self.watch.open_requests()
     }
@@ -211,7 +211,7 @@ impl Connection {
         self.watch.is_connected
     }
 
-    /// What is wrong with a queue in clear, if it is one.
+    /// The fault of an unencrypted queue, if it is one.
     fn clear_queue(&self, policy: TlsPolicy) -> Option<&'static str> {
         if self.tls.is_secured() || !self.watch.is_connected {
             return None;
@@ -226,7 +226,7 @@ impl Connection {
         }
     }
 
-    /// What each of its commands waits for that the target has and has not answered.
+    /// The wait of each of its commands that the target has and has not answered.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = Waiting> {
         let clear_bytes = self.streams[Side::Target as usize].received_bytes;
         let is_secured = self.tls.is_secured();
@@ -234,7 +234,7 @@ impl Connection {
     }
 }
 
-/// All connections there were.
+/// All connections.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     pub(crate) connections: Vec<Connection>,
@@ -261,7 +261,7 @@ impl Stream {
         self.bytes.truncate(self.bytes.len() - lost);
     }
 
-    /// Reads what was sent without a copy and is on the way, from where it lies now.
+    /// Reads bytes on the way that were sent without a copy, from their memory as it is now.
     fn read_sources(&mut self, is_read: impl Fn(&Piece) -> bool) -> Result<(), String> {
         let mut start = self.arrived_bytes;
         for piece in self.on_the_way.iter_mut().take_while(|piece| is_read(piece)) {
@@ -332,7 +332,7 @@ impl Shared {
         id
     }
 
-    /// When something that is sent now arrives.
+    /// The arrival of bytes that are sent now.
     fn arrival_ns(&mut self, id: usize) -> u64 {
         let network = self.scenario.network;
         let connection = &mut self.network.connections[id];
@@ -348,7 +348,7 @@ impl Shared {
         at_ns.max(self.network.partition_until_ns)
     }
 
-    /// The dial has reached the target: says whether it is let in.
+    /// The dial has reached the target: returns whether it is accepted.
     pub(crate) fn on_accept(&mut self, id: usize) -> bool {
         let is_up = self.network.is_listening;
         let connection = &mut self.network.connections[id];
@@ -367,7 +367,7 @@ impl Shared {
         is_up
     }
 
-    /// The target accepts a connection. Gives its listener and the address of its host.
+    /// The target accepts a connection. Returns its listener and the address of its host.
     pub(crate) fn on_accepted(&mut self, id: usize) -> (ListenerTag, SocketAddr) {
         let connection = &mut self.network.connections[id];
         connection.accepted_ns = Some(self.now_ns);
@@ -378,7 +378,7 @@ impl Shared {
         (listener, peer)
     }
 
-    /// A reactor serves a connection: which keys it accepts there is settled when the first one does.
+    /// A reactor serves a connection: its valid keys are settled when the first one does.
     pub(crate) fn on_served(&mut self, id: usize, actor: Actor) {
         let connection = &mut self.network.connections[id];
         connection.owners[1] = Some(actor);
@@ -387,7 +387,7 @@ impl Shared {
         self.say(|| format!("connection {id}: served by reactor {actor}"));
     }
 
-    /// The target does not let in a connection that it has accepted.
+    /// The target refuses a connection that it has accepted.
     pub(crate) fn on_turned_away(&mut self, id: usize) {
         self.say(|| format!("connection {id}: is turned away"));
         self.network.connections[id].is_turned_away = true;
@@ -464,7 +464,7 @@ impl Shared {
         (dialler - first) / (1 + usize::from(self.scenario.lanes_per_host))
     }
 
-    /// Whether a receive would bring something.
+    /// Whether a receive would bring anything.
     pub(crate) fn is_readable(&self, id: usize, side: Side) -> bool {
         let stream = &self.network.connections[id].streams[index(side)];
         stream.arrived_bytes > 0 || stream.ended.is_some()
@@ -477,7 +477,7 @@ impl Shared {
             || !stream.is_awaited && stream.bytes.len() < self.scenario.network.capacity
     }
 
-    /// Room for what an end wants to send.
+    /// Room for the bytes that an end wants to send.
     pub(crate) fn begin_send(&mut self, id: usize, side: Side, length: usize) -> Took {
         let capacity = self.scenario.network.capacity;
         let connection = &mut self.network.connections[id];
@@ -502,7 +502,7 @@ impl Shared {
             if side == Side::Target && connection.silent_from_ns < u64::MAX {
                 connection.silent_from_ns = UNSENT_NS;
             }
-            // What did not fit although there was room is asked for again.
+            // The rest that did not fit although there was room is asked for again.
             if count < room {
                 let at_ns = self.now_ns + self.network.connections[id].random.between(1, 50 * US);
                 self.at(at_ns, Event::Room(id, side));
@@ -526,8 +526,7 @@ impl Shared {
         true
     }
 
-    /// Bytes that the kernel takes of those that it could, and that are not all: now and then the last of them is
-    /// within a header.
+    /// Length of a short send; sometimes ends inside a header.
     pub(crate) fn stop_in_header(&mut self, id: usize, bytes: &[u8]) -> usize {
         let Connection { watch, random, tls, .. } = &mut self.network.connections[id];
         if !self.is_hostile || !random.one_in(4) || tls.is_secured() {
@@ -537,7 +536,7 @@ impl Shared {
         stop.map_or(bytes.len(), |stop| stop.clamp(1, bytes.len()))
     }
 
-    /// An end sends this, in clear or encrypted: PDUs.
+    /// An end sends these bytes, unencrypted or encrypted: PDUs.
     fn watch_sent(&mut self, id: usize, side: Side, bytes: &[u8]) {
         let connection = &mut self.network.connections[id];
         let (trace, now_ns, dialler) = (&mut self.trace, self.now_ns, connection.dialler);
@@ -598,7 +597,7 @@ impl Shared {
         is_it
     }
 
-    /// A host is connected, in clear or with TLS.
+    /// A host is connected, with or without TLS.
     pub(crate) fn on_secured(&mut self, id: usize) {
         let tls = &self.network.connections[id].tls;
         match tls.channel() {
@@ -623,7 +622,7 @@ impl Shared {
             let is_required = self.scenario.tls == TlsPolicy::Required;
             let must_be_tls = match side {
                 Side::Host => is_secured,
-                // Where a connection may be in clear, a wrong bit in its first byte makes it one.
+                // Where a connection may be unencrypted, a wrong bit in its first byte makes it so.
                 Side::Target => is_required || is_secured && connection.damaged_ns.is_none(),
             };
             let checked = if must_be_tls { connection.tls.on_sent(side, bytes) } else { Ok(()) };
@@ -683,7 +682,7 @@ impl Shared {
             let at_ns = at_ns.max(stream.last_ns);
             stream.last_ns = at_ns;
             stream.sent_bytes += piece.len() as u64;
-            // What arrives together is one event.
+            // Bytes that arrive together are one event.
             let is_new = stream.on_the_way.back().is_none_or(|last| last.at_ns != at_ns);
             stream.on_the_way.push_back(Piece { at_ns, length: piece.len(), source });
             if is_new {
@@ -721,7 +720,7 @@ impl Shared {
         for id in 0..self.network.connections.len() {
             let connection = &self.network.connections[id];
             if connection.is_orphan && !connection.closed[0] && !connection.is_cut {
-                // Something unacknowledged is sent again, or the kernel asks whether we are still there.
+                // Unacknowledged bytes are sent again, or the kernel asks whether the peer is still there.
                 let at_ns = self.arrival_ns(id);
                 self.end_stream(id, Side::Host, at_ns, End::Reset);
             }
@@ -738,7 +737,7 @@ impl Shared {
         self.at(at_ns, Event::Arrival(id, to));
     }
 
-    /// What has arrived at an end can be received.
+    /// Bytes that have arrived at an end can be received.
     pub(crate) fn on_arrival(&mut self, id: usize, side: Side) {
         let now_ns = self.now_ns;
         let connection = &mut self.network.connections[id];
@@ -835,7 +834,7 @@ impl Shared {
         self.end_stream(id, side.other(), at_ns, End::Finished);
     }
 
-    /// Closes an end: what it has sent arrives, then the end does.
+    /// Closes an end: its bytes arrive, then the end does.
     pub(crate) fn close(&mut self, id: usize, side: Side) {
         self.say(|| format!("connection {id}: {side:?} closes"));
         self.note_end(id, if side == Side::Host { "closed by the host" } else { "closed by the target" });
@@ -854,7 +853,7 @@ impl Shared {
         self.end_stream(id, side.other(), at_ns, end);
     }
 
-    /// Resets a connection from one end: what is on its way may or may not arrive.
+    /// Resets a connection from one end: bytes on their way may or may not arrive.
     pub(crate) fn reset(&mut self, id: usize, side: Side) {
         self.say(|| format!("connection {id}: {side:?} resets"));
         self.note_end(id, if side == Side::Host { "reset by the host" } else { "reset by the target" });
@@ -884,7 +883,7 @@ impl Shared {
         }
     }
 
-    /// Reads all that was sent without a copy and is on the way: its memory may go.
+    /// Reads all bytes on the way that were sent without a copy: their memory may go.
     pub(crate) fn read_all_sources(&mut self) {
         for connection in &mut self.network.connections {
             if let Err(finding) = connection.streams[index(Side::Host)].read_sources(|_| true) {
@@ -932,7 +931,7 @@ impl Shared {
             }
             if is_machine_gone {
                 connection.is_orphan = true;
-                // What was on its way from the machine may still arrive; to it nothing does.
+                // Bytes on their way from the machine may still arrive; to it none do.
                 connection.streams[1].on_the_way.clear();
             } else {
                 let at_ns = self.arrival_ns(id);

@@ -1,5 +1,5 @@
-//! TLS of a connection as the network sees it: whether what goes by are records, and only those; what they carry, which
-//! both ends tell; and whether each end stops at a record that was damaged on the way.
+//! TLS of a connection as the network sees it: whether only records go by; their content, which both ends report; and
+//! whether each end stops at a record that was damaged on the way.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,10 +20,10 @@ const TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 /// The type of encrypted ones.
 const ENCRYPTED: u8 = 23;
 
-/// Bytes of plaintext that must not go by in clear.
+/// Bytes of plaintext that must not go by unencrypted.
 const SAMPLE_BYTES: usize = 16;
 
-/// A record among what was sent.
+/// A record among sent bytes.
 #[derive(Debug)]
 struct Record {
     /// `u64::MAX` as its end until its header is complete.
@@ -42,10 +42,10 @@ struct Direction {
     records: Vec<Record>,
     /// Where the first record ends that has a wrong bit behind its header.
     damaged_end: Option<u64>,
-    /// What was encrypted and not decrypted yet.
+    /// Plaintext that was encrypted and not decrypted yet.
     plaintext: VecDeque<u8>,
     decrypted_bytes: u64,
-    /// A part of what was encrypted last.
+    /// A part of the plaintext that was encrypted last.
     sample: Option<[u8; SAMPLE_BYTES]>,
 }
 
@@ -96,7 +96,7 @@ impl TlsView {
     /// Bytes go out, which must be records.
     ///
     /// # Errors
-    /// They are none, or have plaintext in clear.
+    /// They are not records, or have unencrypted plaintext.
     pub(crate) fn on_sent(&mut self, from: Side, bytes: &[u8]) -> Result<(), Finding> {
         let direction = &mut self.directions[from as usize];
         if let Some(sample) = &direction.sample
@@ -107,12 +107,12 @@ impl TlsView {
         direction.on_sent(bytes).map_err(|what| format!("{from:?} sends {what} where TLS is spoken"))
     }
 
-    /// A byte of what an end has sent last is wrong: this one, of all that it has sent.
+    /// A byte of the last send of an end is wrong: its place among all bytes that the end has sent.
     pub(crate) fn on_damaged(&mut self, from: Side, at: u64) {
         let Direction { records, damaged_end, .. } = &mut self.directions[from as usize];
         let Some(record) = records.iter().find(|record| record.bytes.contains(&at)) else { return };
-        // With another length in its header a record ends elsewhere, and so do those behind it; and a message of a handshake
-        // in clear goes on with another length in its own.
+        // With another length in its header a record ends elsewhere, and so do those behind it; and an unencrypted
+        // message of a handshake goes on with another length in its own.
         if self.has_damaged_length {
             return;
         }

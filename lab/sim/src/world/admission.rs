@@ -73,7 +73,7 @@ impl World {
             && (closed_ns + slack_ns >= self.shared.now_ns || has_commands && may_have_hung)
     }
 
-    /// Judges whom the target has let in and refused in a turn.
+    /// Judges the connections that the target has accepted and refused in a turn.
     pub(super) fn judge_admission(&mut self) {
         let network = &mut self.shared.network;
         let [turned_away, busy, entered] =
@@ -159,7 +159,7 @@ impl World {
         self.note_limited(id);
     }
 
-    /// Whether the target has let in more than it may.
+    /// Whether the target has accepted more than it may.
     fn judge_counts(&mut self) {
         let limits = self.shared.scenario.limits;
         let connections = &self.shared.network.connections;
@@ -211,14 +211,14 @@ impl World {
         }
     }
 
-    /// How many connections without a queue a reactor keeps.
+    /// Number of connections without a queue that a reactor keeps.
     pub(super) fn unconnected_limit(&self) -> usize {
         let scenario = &self.shared.scenario;
         (scenario.limits.unconnected_count_max as usize).div_ceil(scenario.reactor_count.into())
     }
 
-    /// How many connections without a queue a reactor may have: a Connect that was sent may not have succeeded yet, and
-    /// a queue on which a bit was wrong may wait for its host to close it.
+    /// Number of connections without a queue that a reactor may have: a Connect that was sent may not have succeeded
+    /// yet, and a queue on which a bit was wrong may wait for its host to close it.
     pub(super) fn unconnected_count_max(&self, reactor: Actor) -> usize {
         let connections = &self.shared.network.connections;
         let of_reactor = connections.iter().filter(|connection| connection.owners[1] == Some(reactor));

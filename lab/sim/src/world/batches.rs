@@ -156,8 +156,7 @@ impl Pairs {
         Ok(failed_count)
     }
 
-    /// Both halves of a batch have ended, and it is not known what has become of its operations, unless Collect has
-    /// succeeded.
+    /// Both halves of a batch have ended, and the outcome of its operations is not known, unless Collect has succeeded.
     fn judge_halves(&mut self, shared: &mut Shared, batch: OpenBatch) -> Result<(), String> {
         let OpenBatch { operations, collected, submitted, may_miss_collect } = batch;
         let (Some(collected), Some(submitted)) = (collected, submitted) else {

@@ -1,4 +1,4 @@
-//! Why a command did not succeed: each status and failure needs something that was injected, or that follows from the
+//! The cause of a command's failure: each status and failure needs a fault that was injected, or that follows from the
 //! history.
 
 use host::Failure;
@@ -21,10 +21,10 @@ use crate::shared::network::Connection;
 /// A lane without a queue for less than this share of a command's timeout does not make it time out.
 const DOWN_SHARE: u64 = 4;
 
-/// How often a command moves its data whose data is damaged each time: a host repeats it five times.
+/// Number of transfers of a command whose data is damaged each time: a host repeats it five times.
 const REPEATED: u64 = 6;
 
-/// A log is read within so long after its target has started, ns, on a disk that is not slow.
+/// Maximum time in which a log is read after its target has started, ns, on a disk that is not slow.
 const READ_NS: u64 = 10 * SECOND;
 
 /// A command that has taken long.
@@ -37,7 +37,7 @@ struct Slow {
 }
 
 impl World {
-    /// Why a command may have ended so.
+    /// The cause of a command's end.
     ///
     /// # Errors
     /// Nothing explains it.
@@ -166,8 +166,8 @@ impl World {
         }
     }
 
-    /// What has made a command slow in its own time, if anything has: a fault that concerns it; a lane that had no
-    /// queue, since a fault; or the run's own network and disk, which may be slower than its timeouts.
+    /// The cause of a command's delay, if there is one: a fault that concerns it; a lane that had no queue, since a
+    /// fault; or the run's own network and disk, which may be slower than its timeouts.
     fn slowness(&self, slow: &Slow) -> Option<&'static str> {
         let Slow { host, lane, begin_ns, is_held } = *slow;
         let (scenario, of_host) = (&self.shared.scenario, &self.hosts[host]);
@@ -261,7 +261,7 @@ impl World {
         matches!(command.kind, Kind::Deallocate { .. }) && self.may_be_held(command)
     }
 
-    /// What may happen in any namespace.
+    /// Failures that may happen in any namespace.
     fn cause_of_any(&self, number: u64, command: &Command, failure: Failure) -> Option<&'static str> {
         let status = failure.status()?;
         match &command.kind {
@@ -298,7 +298,7 @@ impl World {
         self.closed_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns)
     }
 
-    /// What may happen in the first namespace.
+    /// Failures that may happen in the first namespace.
     fn cause_in_first(&mut self, command: &Command, status: Status) -> Option<&'static str> {
         let (begin_ns, disk) = (command.begin_ns, &self.shared.disk);
         let order_ns = self.shared.scenario.order_ns_max();
@@ -327,9 +327,9 @@ impl World {
             if !is_flush && (of_blocks || command.kind.is_durable() && has_flushed) {
                 return Some("write failed");
             }
-            // Of one association the flushes that are out then may fail, and none after them.
+            // The flushes of one association that are out then may fail, and none after them.
             let host = command.host;
-            // The target may have answered that one before it was opened anew once more.
+            // The target may have answered that one before it was reopened once more.
             let (told_begin_ns, told_ns) = self.told_ns[host];
             let is_first = self.closed_until_ns.is_some_and(|until_ns| until_ns >= told_begin_ns)
                 || told_ns >= begin_ns
@@ -353,7 +353,7 @@ impl World {
         None
     }
 
-    /// What may happen in the second one: by its filters, or because it is removed.
+    /// Failures that may happen in the second one: by its filters, or because it is removed.
     fn cause_in_second(&self, command: &Command, status: Status) -> Option<&'static str> {
         if self.filters.may_fail(&command.kind, status) {
             let is_unreachable = status.is(Status::INTERNAL_PATH_ERROR);

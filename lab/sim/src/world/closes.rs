@@ -12,14 +12,14 @@ use crate::scenario::{MS, TIMER_STEP_NS};
 use crate::shared::network::{Connection, NVME};
 use crate::tls_right::Right;
 
-/// What a host that owes data must send within the timeout of a target that lacks buffers, bytes.
+/// Data that a host must send within the timeout of a target that lacks buffers, bytes.
 const PROGRESS_BYTES: u64 = 64 << 10;
 
 /// One source may have this part of the queues that owe authentication, or as many as a controller may have queues.
 const SOURCE_PART: usize = 4;
 
 impl World {
-    /// Judges what the target has closed.
+    /// Judges the connections that the target has closed.
     pub(super) fn judge_closes(&mut self) {
         if self.is_stopping {
             return;
@@ -96,14 +96,14 @@ impl World {
         count >= count_max || of_source_count >= count_max.div_ceil(SOURCE_PART).max(queue_count_max)
     }
 
-    /// Whether a queue may be closed, or what was to be one.
+    /// Whether a queue, or a connection that was to become one, may be closed.
     fn may_close_queue(&mut self, id: usize) -> bool {
         let now_ns = self.shared.now_ns;
         let connections = &self.shared.network.connections;
         let dialler = connections[id].dialler;
         let separate = self.separate.as_ref().map(|(host, _)| host).filter(|host| host.owns(dialler));
         let mut hosts = self.hosts.iter().chain(&self.scouts);
-        // One that comes and goes has no others, and shuts its controller down.
+        // A host that comes and goes has no others, and shuts its controller down.
         let host = hosts.find(|host| host.owns(dialler));
         if host.is_none() && separate.is_none() {
             return true;
@@ -134,7 +134,7 @@ impl World {
         {
             return true;
         }
-        // Its host has let it wait.
+        // Its host has kept it waiting.
         let timeouts = &self.shared.scenario.timeouts;
         let longest_ms = timeouts.pdu_ms.max(timeouts.send_ms).max(timeouts.data_ms);
         let since_ns =
@@ -151,7 +151,7 @@ impl World {
     }
 }
 
-/// Whether a host has ended a connection, or something on the way has, or bits on it were wrong.
+/// Whether a connection was ended by its host or on the way, or bits on it were wrong.
 fn is_ended(connection: &Connection) -> bool {
     connection.is_broken
         || connection.closed[0]

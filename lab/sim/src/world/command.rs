@@ -41,7 +41,7 @@ pub(super) enum Kind {
         is_durable: bool,
     },
     Flush,
-    /// Of all namespaces: it covers what it covers by the promise to any host.
+    /// Of all namespaces: it covers the writes of all hosts.
     FlushAll,
     Verify,
     /// Dataset Management without effect.
@@ -55,7 +55,7 @@ pub(super) enum Kind {
     },
     /// The first of a pair.
     PairCompare,
-    /// The second of a pair: what the first compares with, block by block.
+    /// The second of a pair, with the content that the first compares with, block by block.
     PairWrite {
         expected: Vec<Content>,
         is_durable: bool,
@@ -77,7 +77,7 @@ impl Command {
 }
 
 impl Kind {
-    /// Whether what it does is to survive a power cut.
+    /// Whether its effect is to survive a power cut.
     pub(super) fn is_durable(&self) -> bool {
         matches!(
             self,
@@ -94,7 +94,7 @@ impl Kind {
         self.requests().iter().any(|request| changing.contains(request))
     }
 
-    /// The kinds of requests to the storage that it comes to.
+    /// The kinds of requests to the storage that it causes.
     pub(super) fn requests(&self) -> &'static [RequestKind] {
         match self {
             Self::Read | Self::Compare { .. } | Self::Verify => &[RequestKind::Read],
@@ -129,7 +129,7 @@ impl Kind {
         }
     }
 
-    /// What its name does not say, for a timeline.
+    /// Details that its name does not show, for a timeline.
     pub(super) fn details(&self) -> String {
         match self {
             Self::Copy { sources, .. } => format!(", from blocks {sources:?}"),
@@ -143,7 +143,7 @@ impl Kind {
     }
 }
 
-/// What a block holds.
+/// The content of a block in words.
 pub(super) fn in_words((origin, value): Content) -> String {
     match value {
         0 => "zeroes".into(),

@@ -30,7 +30,7 @@ const THIRD: Nsid = Nsid::new(3);
 /// Storage that takes the number of the second namespace, or of which it would be another kind.
 const OTHER_STORAGE: &str = "null:1M";
 
-/// What a configuration may say that is not applied while the target runs: nothing of it may be.
+/// A change of the configuration that is not applied while the target runs: no part of it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unapplied {
     Storage,
@@ -62,7 +62,7 @@ fn uuid(name: u8) -> Uuid {
 }
 
 impl World {
-    /// What the configuration file says.
+    /// The configuration file.
     fn config(&self) -> TargetConfig {
         let scenario = &self.shared.scenario;
         let mut config = TargetConfig {
@@ -135,7 +135,7 @@ impl World {
         HostRights { visible_to: hosts(Right::Read), writable_by: hosts(Right::Write), ..HostRights::ALL }
     }
 
-    /// Opens what the configuration names, and gives the steps with which a target starts.
+    /// Opens everything that the configuration names, and returns the steps with which a target starts.
     pub(super) fn start_operator(&mut self) -> Vec<Step> {
         let count = self.shared.scenario.reactor_count;
         let bind = |address| Listener::simulated(address).map_err(|error| error.to_string());
@@ -156,7 +156,7 @@ impl World {
         self.operator.is_none() && !self.reactors.is_empty()
     }
 
-    /// Reloads the configuration as it is now: all of it must be applied, but for limits that wait for a restart.
+    /// Reloads the configuration as it is now: all of it must be applied, except for limits that wait for a restart.
     pub(super) fn reload(&mut self) {
         let config = self.config();
         let Some(report) = self.reload_as(&config) else { return };
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// Has the operator apply a configuration; `None` if there is no target, or it has ended meanwhile.
+    /// Applies a configuration by the operator; `None` if there is no target, or it has ended meanwhile.
     fn reload_as(&mut self, config: &TargetConfig) -> Option<Report> {
         let mut operator = self.operator.take()?;
         let start_count = self.target_count;
@@ -181,7 +181,7 @@ impl World {
         Some(report)
     }
 
-    /// Hands an order of the operator's thread to the target, and lets the world go on until it is answered.
+    /// Hands an order of the operator's thread to the target, and runs the world until it is answered.
     fn carry_out(&mut self, order: Order) -> bool {
         let (answers, received) = channel();
         let Order { kind, answers: operator } = order;
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Hears that no reactor uses the second namespace any more.
+    /// Receives the report that no reactor uses the second namespace any more.
     pub(super) fn poll_releases(&mut self) {
         let mut has_released = false;
         self.releases.retain(|received| match received.try_recv() {
@@ -324,5 +324,5 @@ impl Unapplied {
     }
 }
 
-/// How long the operator waits before it looks again whether its last change is through, ns.
+/// How long the operator waits before it checks again whether its last change is through, ns.
 pub(super) const AGAIN_NS: u64 = 2 * MS;

@@ -1,6 +1,6 @@
-//! Associations whose keep-alive timeout expires, and the commands that wait at the target then: nothing of them is
-//! answered later, and every connection of the association is closed once what was under way has ended. When their
-//! writes can no longer land: see [`late`](super::late).
+//! Associations whose keep-alive timeout expires, and the commands that wait at the target then: none of them is
+//! answered later, and every connection of the association is closed once its operations under way have ended. When
+//! their writes can no longer land: see [`late`](super::late).
 
 use super::World;
 use super::late::GRACE_NS;
@@ -12,13 +12,13 @@ use crate::scenario::{MS, SECOND, TIMER_STEP_NS};
 const HANG_NS_MAX: u64 = 4 * SECOND;
 
 impl World {
-    /// How long after the last word of an association it ends, ns.
+    /// Time from the last word of an association to its end, ns.
     pub(super) fn keep_alive_ns(&self) -> u64 {
         u64::from(self.shared.scenario.keep_alive_ms) * MS + GRACE_NS
     }
 
-    /// Looks at what the target has closed: the first connection of an association that has been silent for longer than
-    /// its keep-alive timeout ends all of them.
+    /// Checks the connections that the target has closed: the first connection of an association that has been silent
+    /// for longer than its keep-alive timeout ends all of them.
     pub(super) fn note_expiries(&mut self) {
         for id in std::mem::take(&mut self.shared.network.closed_by_target) {
             let dialler = self.shared.network.connections[id].dialler;
@@ -60,7 +60,7 @@ impl World {
         (first..after).filter(|id| host.owns(connections[*id].dialler)).collect()
     }
 
-    /// Pulls the cable of a host that has a command which waits as a fault wants it.
+    /// Pulls the cable of a host that has a command which waits as a fault requires.
     pub(super) fn pull_cables(&mut self) {
         let Some(&waiting) = self.unplugs.last() else { return };
         let connections = &self.shared.network.connections;

@@ -1,5 +1,5 @@
-//! What the error filters of the second namespace may fail: requests of their kinds, and no more of them than they have
-//! counted. Each life of the namespace has filters of its own, which count from the beginning.
+//! The requests that the error filters of the second namespace may fail: requests of their kinds, and no more of them
+//! than they have counted. Each life of the namespace has filters of its own, which count from the beginning.
 
 use reactor::random::SplitMix64;
 use store::{Fault, FaultKind, FaultRate, Filter, Kind as RequestKind, Spec};
@@ -65,7 +65,7 @@ impl World {
             return;
         }
         let (all, open) = self.requests();
-        // What is not answered may come to requests in the new life as well.
+        // Commands that are not answered may cause requests in the new life as well.
         let mut ended = Requests::default();
         ended.add(&all);
         ended.remove(&open);

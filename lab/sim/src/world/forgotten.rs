@@ -1,4 +1,4 @@
-//! The end of a run: when the target stops, and that it then holds nothing for peers that are gone.
+//! The end of a run: when the target stops, and that it then holds no state for peers that are gone.
 
 use subsystem::MEMCACHED;
 
@@ -11,7 +11,7 @@ const FORGET_NS: u64 = 100 * SECOND;
 
 impl World {
     /// Whether the target is to stop now that all peers have closed their connections: in half of the runs only once it
-    /// has had the time to notice, and to end what it still does for them.
+    /// has had the time to notice, and to end its work for them.
     pub(super) fn may_stop(&mut self) -> bool {
         let now_ns = self.shared.now_ns;
         let wait_ns = if self.shared.scenario.stops_late { FORGET_NS } else { 0 };
@@ -22,9 +22,9 @@ impl World {
         now_ns >= at_ns
     }
 
-    /// Whether the target has given everything back.
+    /// Whether the target has released everything.
     pub(super) fn check_target(&mut self) {
-        // A memcached connection lives for ever whose client goes without a word.
+        // A memcached connection whose client goes without a word lives for ever.
         let is_left = |connection: &Connection| {
             connection.listener == MEMCACHED
                 && connection.accepted_ns.is_some()

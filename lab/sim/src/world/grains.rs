@@ -1,18 +1,18 @@
-//! Sizes that namespaces prefer for writes and for deallocation, as hosts are told them.
+//! Sizes that namespaces prefer for writes and for deallocation, as reported to hosts.
 
 use host::Namespace;
 
 use super::World;
 
 impl World {
-    /// What a host knows of the sizes that the namespaces prefer.
+    /// Judges a host's knowledge of the sizes that the namespaces prefer.
     pub(super) fn judge_grains(&mut self, index: usize) {
         let host = &self.hosts[index];
         let known =
             [&host.namespace, &host.second, &host.third].map(|known| known.as_ref().map(Namespace::info));
         for (number, info) in (1..).zip(known) {
             let scenario = &self.shared.scenario;
-            // What it knows of the first one may be of the second machine, which has a disk.
+            // Its knowledge of the first one may be of the second machine, which has a disk.
             let is_of_disk = number == 1 && scenario.is_memory && scenario.disk_count() > 1;
             let Some(info) = info.filter(|_| !is_of_disk) else { continue };
             let said = (info.write_granularity_blocks, info.deallocate_granularity_blocks);

@@ -1,4 +1,4 @@
-//! Judges the end of a command: its data, its status, and what it proves about other commands.
+//! Judges the end of a command: its data, its status, and its evidence about other commands.
 
 use host::{Completion, Failure};
 use subsystem::access::Right;
@@ -76,7 +76,7 @@ impl World {
         if matches!(command.kind, Kind::PairCompare | Kind::PairWrite { .. }) {
             self.failed_halves.insert(number);
         }
-        // Of those that must be refused the status is judged below.
+        // The status of commands that must fail is checked below.
         if !matches!((&command.kind, failure), (Kind::Refused { .. }, Failure::Status(_))) {
             let cause = self.cause(number, command, failure)?;
             let outcome = Err(failure).into();
@@ -190,7 +190,7 @@ impl World {
                 Ok(())
             }
             Kind::Deallocate { lbas } => self.judge_write(number, host, lbas, result, false),
-            // Of one that failed some blocks may have been copied, but for those that never began.
+            // A failed one may have copied some blocks, except for those that never began.
             Kind::Copy { is_durable, .. } => match result {
                 Err(Failure::Status(status)) if !status.is(Status::ABORT_REQUESTED) => {
                     lbas.for_each(|lba| self.model.doubt_write(lba, number, Some(now_ns)));
@@ -259,7 +259,7 @@ impl World {
         self.model.read_content(lba, expected, begin_ns, self.shared.now_ns)?;
         // Blocks that are cut between the two halves come back as zeroes, which the pair does not compare with.
         let was_resized = self.short_until_ns.is_some_and(|until_ns| until_ns >= begin_ns);
-        // What a Copy brought is not this block's alone.
+        // Content that a Copy brought is not this block's alone.
         if expected.0 == lba && !was_resized && !self.model.was_copied_to(lba) {
             self.model.swap(lba, expected.1, number << 8, begin_ns)?;
         }
@@ -293,7 +293,7 @@ impl World {
             Err(Failure::Cancelled | Failure::Unreachable) => true,
             Err(_) => false,
         };
-        // One that was sent twice may have been done the first time.
+        // A command that was sent twice may have been done the first time.
         if was_not_done && !self.shared.scenario.is_replayed {
             return lbas.try_for_each(|lba| self.model.deny_write(lba, number));
         }

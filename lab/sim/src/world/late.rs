@@ -1,6 +1,6 @@
 //! When writes of an association that is over can no longer land: once the target has heard nothing of it for the
-//! keep-alive timeout and its grace, and what was under way then has ended; or once another process has the lock of the
-//! storage. The association of a host that is not allowed any more ends as soon as its commands in flight have.
+//! keep-alive timeout and its grace, and its operations under way then have ended; or once another process has the lock
+//! of the storage. The association of a host that is not allowed any more ends as soon as its commands in flight have.
 
 use super::World;
 use crate::scenario::{SECOND, TIMER_STEP_NS};
@@ -38,7 +38,7 @@ pub(super) struct Barred {
 }
 
 impl World {
-    /// A host has another association, and does not know what became of these writes.
+    /// A host has another association, and does not know the outcome of these writes.
     pub(super) fn await_late_writes(&mut self, host: usize, writes: Vec<(u64, u64)>) {
         let end = self.hosts[host].admin_connection().unwrap_or(self.shared.network.connections.len());
         self.late_writes.push(LateWrites { connections: 0..end, host, writes, end_ns: 0, started_ns: 0 });
@@ -58,7 +58,7 @@ impl World {
         self.barred = Some(Barred { since_ns: self.shared.now_ns, connections });
     }
 
-    /// How long commands that are under way may take, while no operation is stuck, ns.
+    /// Maximum time of commands that are under way, while no operation is stuck, ns.
     pub(super) fn under_way_ns(&self) -> u64 {
         let scenario = &self.shared.scenario;
         let disk = &scenario.disk;
@@ -68,8 +68,8 @@ impl World {
         scenario.order_ns_max() + OPERATION_COUNT * operation_ns + 2 * SECOND
     }
 
-    /// Notes until when the disk has hung, or an operation. What hung after the last event did so until this one at
-    /// most: seconds may lie between them, and this one may be the end of it.
+    /// Notes until when the disk has hung, or an operation. Something that hung after the last event did so until this
+    /// one at most: seconds may lie between them, and this one may be the end of it.
     fn note_hang(&mut self) {
         let (now_ns, disk) = (self.shared.now_ns, &self.shared.disk);
         let is_stuck = self.shared.scenario.disk.stuck > 0 && disk.is_stuck();
@@ -139,7 +139,8 @@ impl World {
             } else {
                 "late writes ruled out"
             });
-            // What hung may have been a part of a command that has others: they end in the time that is left to them.
+            // An operation that hung may have been a part of a command that has others: they end in the time that is
+            // left to them.
             let end_ns =
                 if self.stuck_until_ns > 0 { end_ns.max(self.stuck_until_ns + under_way_ns) } else { end_ns };
             if self.stuck_until_ns > 0 {

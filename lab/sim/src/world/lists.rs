@@ -71,7 +71,7 @@ impl Pairs {
         Some((command, Some(vec![0xee; LIST_BYTES as usize]), What::List { looks }))
     }
 
-    /// Judges what a List has found of each key; `None` if it has failed.
+    /// Judges the keys that a List has found; `None` if it has failed.
     pub(super) fn judge_list(
         &mut self,
         looks: &[(usize, u64)],
@@ -117,7 +117,7 @@ impl Pairs {
             None if !has_room || !choice.one_in(WALK_ONE_IN) => return None,
             None => true,
         };
-        // Later pages have half of their room for what the page before had last.
+        // Later pages have half of their room for the last key of the page before.
         let length_max = keys.iter().map(|at| self.model.name(*at).len() as u32).max()?;
         let key_bytes = (LENGTH_BYTES + length_max).next_multiple_of(4);
         let room_bytes = COUNT_BYTES + key_bytes * choice.between(2, 4) as u32;

@@ -5,10 +5,10 @@ use crate::scenario::{MS, SECOND};
 use crate::shared::disk::Trouble;
 use crate::shared::{Event, Shared};
 
-/// The operator starts the target again within so long, ns.
+/// Maximum time until the operator starts the target again, ns.
 const RESTART_NS_MAX: u64 = 5 * SECOND;
 
-/// An answer is read by its client within so long, ns.
+/// Maximum time until a client reads an answer, ns.
 const LATE_ANSWER_NS: u64 = 30 * SECOND;
 
 /// When the log failed under the target that serves: from then on nothing may be executed. A read that fails may concern
@@ -25,7 +25,7 @@ pub(super) fn log_may_have_failed(shared: &Shared, begin_ns: u64) -> bool {
     last_ns.is_some_and(|at_ns| at_ns + RESTART_NS_MAX >= begin_ns)
 }
 
-/// What memcached clients may be told now.
+/// The refusals that memcached clients may receive now.
 pub(super) fn refusals(shared: &Shared) -> &'static [&'static str] {
     let was = |trouble| {
         let at_ns = shared.log_disk.last_trouble_ns(trouble);

@@ -112,7 +112,7 @@ impl World {
     /// The first machine has its address again.
     pub(super) fn fall_back(&mut self) {
         let down_ns = self.shared.random.scaled(MS, SECOND);
-        // If it is down, it is on its way already.
+        // If it is down, the first machine is on its way already.
         self.kill_target(false, down_ns);
         self.machine = Machine::First;
         self.hosts.iter().for_each(|host| host.wake_lanes(&mut self.shared));

@@ -1,4 +1,4 @@
-//! What must fail: commands on blocks that fail for good, and on a namespace that is closed.
+//! Commands that must fail: on blocks that fail for good, and on a namespace that is closed.
 
 use std::ops::Range;
 
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// A pair has succeeded: what was out beside it, on its blocks.
+    /// A pair has succeeded: notes the commands that were out beside it, on its blocks.
     pub(super) fn note_beside_pair(&mut self, pair: &Command) {
         let lbas = pair.lba..pair.lba + u64::from(pair.blocks);
         let beside = self.commands.values().filter(|command| command.touches(&lbas));

@@ -1,5 +1,5 @@
-//! What the operator does while hosts are at work: sizes, identities, storage that comes and goes, who may connect, and
-//! help for a disk that is stuck.
+//! Actions of the operator while hosts are at work: sizes, identities, storage that comes and goes, who may connect,
+//! and help for a disk that is stuck.
 
 use std::sync::mpsc::channel;
 
@@ -232,7 +232,7 @@ impl World {
         self.reload_offer();
     }
 
-    /// The operator changes what is offered.
+    /// The operator changes the offer.
     pub(super) fn change_offer(&mut self, step_count: u8) {
         if self.stage > Stage::Settle {
             return;
@@ -241,7 +241,7 @@ impl World {
         self.reload_offer();
     }
 
-    /// Has the target show in its discovery logs what there is now.
+    /// Makes the target show the present offer in its discovery logs.
     fn reload_offer(&mut self) {
         let (number, start_count) = (self.offer.on_ordered(), self.target_count);
         self.reload();

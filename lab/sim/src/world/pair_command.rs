@@ -1,4 +1,4 @@
-//! What is known of the commands of hosts on keys: their verbs, batches of which a half is out, Lists in pages.
+//! Knowledge of the commands of hosts on keys: their verbs, batches of which a half is out, Lists in pages.
 
 use std::collections::BTreeSet;
 
@@ -77,9 +77,9 @@ pub(super) struct Operation {
 #[derive(Debug, Default)]
 pub(super) struct OpenBatch {
     pub(super) operations: Vec<Operation>,
-    /// How Collect has ended: with this number of failures, or with a failure of its own, of a known cause or not.
+    /// The end of Collect: with this number of failures, or with a failure of its own, of a known cause or not.
     pub(super) collected: Option<Result<u32, (Failure, Option<&'static str>)>>,
-    /// How Submit has ended.
+    /// The end of Submit.
     pub(super) submitted: Option<Result<u64, (Failure, Option<&'static str>)>>,
     /// When Submit ended, its Collect may have ended before it at the target.
     pub(super) may_miss_collect: bool,
@@ -98,7 +98,7 @@ pub(super) struct Walk {
     pub(super) is_out: bool,
 }
 
-/// When a host's Store is to store its value.
+/// The condition of a host's Store.
 pub(super) fn draw_mode(choice: &mut Random) -> (Mode, StoreOptions) {
     match choice.below(6) {
         0 => (Mode::Add, StoreOptions::MUST_NOT_EXIST),

@@ -1,4 +1,4 @@
-//! The key-value namespace of a run: its storage, its clients of both protocols, and what they find.
+//! The key-value namespace of a run: its storage, its clients of both protocols, and their results.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,13 +36,13 @@ const NSID: Nsid = Nsid::new(5);
 /// One batch among this number of key-value commands of hosts.
 const BATCH_ONE_IN: u64 = 10;
 
-/// Lost commands take effect for so long at most, once everything that may hold them up has passed, ns.
+/// Maximum time until lost commands take effect, once everything that may hold them up has passed, ns.
 const LATE_NS: u64 = 10 * SECOND;
 
-/// A write that found no space is repeated within so long, and succeeds or fails again, ns.
+/// Maximum time until a write that found no space is repeated, and succeeds or fails again, ns.
 const REPEATED_NS: u64 = 2 * SECOND;
 
-/// The log has nothing to write any more if it has written nothing for so long, ns.
+/// The log has nothing to write any more if it has written nothing for this time, ns.
 const IDLE_NS: u64 = 5 * MS;
 
 /// A key-value command of a host.
@@ -160,7 +160,7 @@ impl Pairs {
         self.end_walks(shared.now_ns);
         self.store = None;
         self.idle_since_ns = None;
-        // A disk that fails loses what was not durable.
+        // A disk that fails loses changes that were not durable.
         let has_failed = log_failed_ns(shared).is_some();
         let crash = if is_power_cut || has_failed { Crash::PowerCut } else { Crash::Kill };
         if is_power_cut {
@@ -202,12 +202,13 @@ impl Pairs {
         self.model.closed_since_ns
     }
 
-    /// What is out, for a report.
+    /// The commands that are out, for a report.
     pub(super) fn left(&self) -> String {
         format!("{:?} and {:?}", self.commands, self.model.pending())
     }
 
-    /// Looks whether the log has no space, had none since the last look, or may still have none: answers may come late.
+    /// Checks whether the log has no space, had none since the last check, or may still have none: answers may come
+    /// late.
     fn look_for_space(&mut self, shared: &Shared) -> bool {
         let looked_ns = std::mem::replace(&mut self.looked_ns, shared.now_ns);
         let lacks_space = no_space_until_ns(shared).is_some_and(|until_ns| looked_ns < until_ns);
@@ -215,7 +216,7 @@ impl Pairs {
         lacks_space
     }
 
-    /// Looks whether the log is idle, and which lost commands cannot take effect any more.
+    /// Checks whether the log is idle, and which lost commands cannot take effect any more.
     fn watch(&mut self, shared: &Shared) {
         let now_ns = shared.now_ns;
         let order_ns = shared.scenario.order_ns_max();
@@ -238,9 +239,9 @@ impl Pairs {
             }
         }
         let late_ns = LATE_NS + 4 * order_ns + slow_ns(shared);
-        // What waits for memory waits for the log, which waits behind operations on other files.
+        // A command that waits for memory waits for the log, which waits behind operations on other files.
         let held_until_ns = shared.disk.held_until_ns(now_ns).max(shared.log_disk.held_until_ns(now_ns));
-        // What a client had sent before it gave its connection up arrives when the network is whole again.
+        // Commands that a client had sent before it gave its connection up arrive when the network is whole again.
         let held_until_ns = held_until_ns.max(shared.network.partition_until_ns);
         if !lacks_space && held_until_ns + late_ns < now_ns {
             self.model.rule_out(now_ns - late_ns, now_ns);
@@ -248,7 +249,7 @@ impl Pairs {
     }
 }
 
-/// What slow operations of the disk may add, ns.
+/// Time that slow operations of the disk may add, ns.
 pub(super) fn slow_ns(shared: &Shared) -> u64 {
     let disk = &shared.scenario.disk;
     if disk.slow > 0 { 4 * disk.slow_ns } else { 0 }
@@ -335,7 +336,7 @@ impl World {
         let bytes = low + (high - low) * u64::from(share) / 255;
         match store.set_memory(bytes) {
             Ok(()) => self.shared.say(|| format!("pairs have {bytes} bytes of memory")),
-            // What may not be evicted needs more.
+            // Pairs that may not be evicted need more.
             Err(OpenError::MemoryInUse { .. }) => return,
             Err(error) => return self.shared.find(format!("cannot set {bytes} bytes of memory: {error}")),
         }
@@ -344,7 +345,7 @@ impl World {
         self.apply(vec![Step::StorageChanged { subsystem, nsid: NSID, storage }]);
     }
 
-    /// Whether an actor is a client of the memcached protocol; it runs then.
+    /// Runs an actor if it is a client of the memcached protocol; returns whether it is.
     pub(super) fn run_client(&mut self, actor: Actor) -> bool {
         let Some(pairs) = &mut self.pairs else { return false };
         let Some(index) = actor.checked_sub(pairs.first_actor) else { return false };
@@ -389,7 +390,7 @@ impl World {
         }
     }
 
-    /// Submits a key-value command of a host, if there is such a namespace. Says whether it did.
+    /// Submits a key-value command of a host, if there is such a namespace. Returns whether it did.
     pub(super) fn submit_on_key(&mut self, host: usize, lane: usize) -> bool {
         let Some(namespace) = self.hosts[host].pairs else { return false };
         if self.pairs.is_none() || !self.choice.one_in(3) {
@@ -521,7 +522,7 @@ impl World {
         Some((command, buffer, What::OnKey { key: at, id, again, verb }))
     }
 
-    /// A command of a host has ended, if it is one on keys. Gives it back if it is not.
+    /// A command of a host has ended, if it is one on keys. Returns it if it is not.
     pub(super) fn on_pair_completion(
         &mut self,
         host: usize,
@@ -554,7 +555,7 @@ impl World {
         let host_loss_count = command.host_loss_count;
         let judged = pairs.judge(&mut self.shared, &command, has_lost, cause, completion);
         if is_flush {
-            // What it tells of losses, it tells of all namespaces.
+            // A report of losses is for all namespaces.
             match result {
                 Ok(_) => self.covered_losses[host] = self.covered_losses[host].max(host_loss_count),
                 Err(Failure::Unflushed) => self.model.excuse_host(host),
@@ -637,8 +638,8 @@ pub(super) fn draw_vector(choice: &mut Random, value_bytes_max: usize) -> Vector
 }
 
 impl Pairs {
-    /// What an outcome says about its key; `None` if nothing. It came with the status of a failure, if a target sent one,
-    /// or with a result and the beginning of a value.
+    /// The answer of an outcome about its key; `None` if there is none. It came with the status of a failure, if a
+    /// target sent one, or with a result and the beginning of a value.
     pub(super) fn answer(
         &self,
         (key, id): (usize, u64),

@@ -34,7 +34,7 @@ impl World {
         steps
     }
 
-    /// Whether the actor is its thread, which runs.
+    /// Runs the actor if it is its thread; returns whether it is.
     pub(super) fn run_separate(&mut self, actor: Actor) -> bool {
         let Some((host, files)) = self.separate.as_mut().filter(|(host, _)| host.owns(actor)) else {
             return false;
@@ -43,7 +43,7 @@ impl World {
         true
     }
 
-    /// Looks at what has become of its namespaces.
+    /// Notes changes of its namespaces.
     pub(super) fn look_at_files(&mut self) {
         if let Some((_, files)) = &mut self.separate {
             files.look(&mut self.shared);

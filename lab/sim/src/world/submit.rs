@@ -1,4 +1,4 @@
-//! What users submit: the next command of a lane, drawn by the seed.
+//! Commands that users submit: the next command of a lane, drawn by the seed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -147,7 +147,7 @@ impl World {
         self.submit(host, lane, command, kind, (base + first.lba, first.blocks));
     }
 
-    /// A command that the target must refuse, and how.
+    /// A command that the target must refuse, and its status.
     fn submit_refused(&mut self, host: usize, lane: usize, namespace: &Namespace) {
         let nsid = namespace.nsid();
         // Namespaces shrink, but none is ever that long.
@@ -252,7 +252,7 @@ impl World {
         buffer
     }
 
-    /// What a write of one value brings to each of its blocks.
+    /// The content that a write of one value brings to each of its blocks.
     fn written(&self, lba: u64, count: usize, value: u64) -> Vec<u8> {
         let contents: Vec<Content> = (lba..).take(count).map(|lba| (lba, value)).collect();
         self.filled(lba, &contents)
@@ -333,7 +333,7 @@ impl World {
         }
     }
 
-    /// Has the timeline show a command, if it is kept.
+    /// Adds a command to the timeline, if that is kept.
     fn tell_begin(
         &mut self,
         number: u64,

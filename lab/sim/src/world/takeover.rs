@@ -1,4 +1,4 @@
-//! Processes that start on one storage: the lock lets one of them serve, and that one only once the writes of the last
+//! Processes that start on one storage: the lock lets one of them serve, and only once the writes of the previous one
 //! have ended.
 //!
 //! ```text
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// Whether I/O of a process that is gone holds the lock of what the next one opens.
+    /// Whether I/O of a process that is gone holds the lock of the storage that the next one opens.
     fn is_storage_locked(&self, disk: u64) -> bool {
         self.shared.disk.is_locked(disk) || self.shared.log_disk.is_locked(LOG_FILE)
     }

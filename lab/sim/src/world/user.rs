@@ -1,4 +1,4 @@
-//! Those who use a host's lanes: when they submit, read again, flush and cancel.
+//! Users of a host's lanes: when they submit, read again, flush and cancel.
 
 use host::Namespace;
 
@@ -128,7 +128,7 @@ impl World {
             match read {
                 Some(read) => self.submit(host, lane, read, Kind::Read, (lba, blocks)),
                 None => {
-                    // It has not heard yet that the namespace is longer again.
+                    // The host does not know yet that the namespace is longer again.
                     self.left_to_read.extend((lba..lba + u64::from(blocks)).rev());
                     let actor = self.hosts[host].lanes[lane].actor;
                     self.shared.wake_at(actor, self.shared.now_ns + 10_000_000);
