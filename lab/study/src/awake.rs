@@ -31,7 +31,7 @@ impl Awake {
             let spin = move || {
                 let placed = reactor::pin(core).and_then(|()| reactor::step_back());
                 let is_placed = placed.is_ok();
-                // The other end waits for this.
+                // The other end waits for this message.
                 let _ = tells.send(placed);
                 while is_placed && !ends.load(Ordering::Relaxed) {
                     std::hint::spin_loop();

@@ -100,7 +100,7 @@ pub struct Bench {
     pub latency: Arc<Mutex<Option<Distribution>>>,
     /// Times of a cache line between both cores in the current cell's measurement, ns.
     pub line_times: Arc<Mutex<Vec<f64>>>,
-    /// The most cores of each side that the current cell asked for.
+    /// The largest number of cores of a side that the current cell asked for.
     pub side_cores: Arc<AtomicU32>,
 }
 
@@ -165,13 +165,13 @@ impl Bench {
         Served::start(&self.program, &ServedOptions { core, ..options })
     }
 
-    /// Number of cores of each side for this number of lanes: one for each lane, as far as there are so many.
+    /// Number of cores of each side for this number of lanes: one for each lane, as far as there are enough.
     #[must_use]
     pub fn core_count_for(&self, lanes: u32) -> u32 {
         u32::try_from(self.pairs.len()).unwrap_or(u32::MAX).min(lanes).max(1)
     }
 
-    /// That many cores of the host's side, or all that there are.
+    /// This number of cores of the host's side, or all.
     #[must_use]
     pub fn host_side(&self, count: u32) -> Vec<usize> {
         self.side_cores.fetch_max(count, Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl Bench {
         }
     }
 
-    /// That many cores of the target's side, or all that there are; of a study server, those of its machine.
+    /// This number of cores of the target's side, or all; of a study server, those of its machine.
     #[must_use]
     pub fn target_side(&self, count: u32) -> Vec<usize> {
         self.side_cores.fetch_max(count, Ordering::Relaxed);
@@ -289,7 +289,8 @@ impl Bench {
         self.run_device(storage, None, load)
     }
 
-    /// The same on the block device that the kernel's host made of a target. `target`: the account of the target.
+    /// As [`run_local`](Self::run_local), on the block device that the kernel's host made of a target. `target`: the
+    /// account of the target.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -305,7 +306,7 @@ impl Bench {
         self.finish(runner::run_local(storage, &workload, &settings, &mut observer)?)
     }
 
-    /// What nvlane's generator measured. The distribution of latency is recorded.
+    /// The values that nvlane's generator measured. The distribution of latency is recorded.
     #[must_use]
     pub fn values_of(&self, finished: &Finished) -> Values {
         self.note_latency(Distribution::of(bins(&finished.report)));
@@ -450,21 +451,21 @@ impl Bench {
         Ok(())
     }
 
-    /// Takes what was recorded since the last call, ns.
+    /// Takes the times recorded since the last call, ns.
     #[must_use]
     pub fn take_line_times(&self) -> Vec<f64> {
         std::mem::take(&mut *self.line_times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Records the processor time that a part of the current cell's measurement lost to other load. If both sides
-    /// share one core, they take it from each other, and it tells nothing.
+    /// Records the processor time that a part of the current cell's measurement lost to other load. If both sides share
+    /// one core, they take it from each other, and the loss means nothing.
     pub fn note(&self, disturbance: &Disturbance) {
         if self.cores.is_some() {
             self.lost.lock().unwrap_or_else(PoisonError::into_inner).merge(disturbance);
         }
     }
 
-    /// Takes what was recorded since the last call.
+    /// Takes the disturbance recorded since the last call.
     pub fn take_noted(&self) -> Disturbance {
         std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -474,7 +475,7 @@ impl Bench {
         *self.latency.lock().unwrap_or_else(PoisonError::into_inner) = distribution;
     }
 
-    /// Takes what was recorded since the last call.
+    /// Takes the distribution recorded since the last call.
     pub fn take_latency(&self) -> Option<Distribution> {
         self.latency.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,5 +1,5 @@
-//! A full partition of this process in which pairs are deleted and others stored: what taking and freeing memory costs, and
-//! where the memory goes.
+//! A full partition of this process in which pairs are deleted and others stored: the cost of taking and freeing
+//! memory, and the use of the memory.
 
 use std::time::Duration;
 
@@ -33,11 +33,11 @@ pub(crate) struct Shares {
     pub(crate) rounding: f64,
     /// Buckets of the index.
     pub(crate) index: f64,
-    /// Records of the regions, ends of regions, regions that are reserved, and what was freed between pairs.
+    /// Records of the regions, ends of regions, regions that are reserved, and memory freed between pairs.
     pub(crate) rest: f64,
 }
 
-/// What replacing the pairs of a partition cost, means over operations.
+/// The cost of replacing the pairs of a partition, means over operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Churned {
     pub(crate) store_ns: f64,
@@ -227,7 +227,7 @@ mod tests {
         let Churned { shares, .. } = churned((32, 32), (32, 32));
         let sum = shares.pairs + shares.headers + shares.rounding + shares.index + shares.rest;
         assert!((sum - 100.0).abs() < 0.01, "{shares:?}");
-        // 16 + 16 + 32 bytes fill a line: what is left to rounding are the overflow lines of the index.
+        // 16 + 16 + 32 bytes fill a line: only the overflow lines of the index are left to rounding.
         assert!(shares.rounding < 1.5 && (60.0..70.0).contains(&shares.pairs), "{shares:?}");
         // 16 + 16 + 33 bytes take three units of 32, and a third of them is lost.
         let wide = churned((33, 33), (33, 33)).shares;

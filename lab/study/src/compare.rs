@@ -12,10 +12,10 @@ use crate::format::{quantity, table_number, value_name};
 use crate::results::SCHEMA;
 use crate::words::words;
 
-/// What a comparison reads of `results.json`.
+/// The part of `results.json` that a comparison reads.
 #[derive(Debug, Deserialize)]
 pub struct Results {
-    /// Version of the form. Files from before it had a version are of version 1 but for its field.
+    /// Version of the form. Files without this field are of version 1.
     #[serde(default = "first")]
     schema: u32,
     experiment: String,
@@ -98,7 +98,7 @@ pub enum Incomparable {
 pub struct Comparison {
     /// The experiment.
     pub experiment: String,
-    /// What differs between the two runs beside the numbers.
+    /// Differences between the two runs beside the numbers.
     pub notes: Vec<String>,
     /// Values of cells that both have, in the order of the second.
     pub rows: Vec<Row>,
@@ -150,7 +150,7 @@ pub struct Pair {
 /// Reads a result.
 ///
 /// # Errors
-/// It is none, or of another version.
+/// The text is not a result, or of another version.
 pub fn read(text: &str) -> Result<Results, Incomparable> {
     let results: Results =
         serde_json::from_str(text).map_err(|error| Incomparable::Form(error.to_string()))?;

@@ -80,7 +80,7 @@ pub fn over_rounds(rounds: &[Distribution]) -> Vec<Share> {
     (first.saturating_sub(1)..=last).filter_map(share).collect()
 }
 
-/// As in `results.json`: latencies, and of each the quartiles of the percentage.
+/// The form in `results.json`: latencies, and of each the quartiles of the percentage.
 pub(crate) fn to_json(shares: &[Share]) -> Value {
     let each = |of: fn(&Share) -> f64, digits: i32| -> Vec<f64> {
         shares.iter().map(|share| rounded(of(share), digits)).collect()

@@ -23,7 +23,7 @@ pub(crate) const ADAPTIVE: &str = "adaptive";
 
 /// Every PDU in a send and a receive of its own.
 pub(crate) const SINGLE: &str = "single";
-/// Everything that is due leaves in one send, and receives take in all there is.
+/// Everything that is due leaves in one send, and receives take all available bytes.
 pub(crate) const CARAVANS: &str = "caravans";
 
 /// The first and the last step of `ablation`: name, doorbell policy of both sides, and how both receive.

@@ -59,7 +59,7 @@ impl Energy {
             .filter_map(|entry| Some((entry.path(), fs::read_to_string(entry.path().join("name")).ok()?)))
             .map(|(path, name)| (path, name.trim().to_owned()))
             .collect();
-        // intel-rapl and intel-rapl-mmio count the same packages: of each, the first one is taken.
+        // intel-rapl and intel-rapl-mmio count the same packages: the first one is taken of each.
         let is_mmio =
             |path: &Path| path.file_name().is_some_and(|file| file.to_string_lossy().contains("mmio"));
         names.sort_by_key(|(path, _)| (is_mmio(path), path.clone()));

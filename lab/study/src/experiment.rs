@@ -36,13 +36,13 @@ pub trait Experiment {
         Vec::new()
     }
 
-    /// Conditions under which it was measured that decide which other results it can be compared with, in a sentence.
+    /// Conditions of the measurement that decide which other results it can be compared with, in a sentence.
     fn conditions(&self, measured: &Measured) -> Option<String> {
         let _ = measured;
         None
     }
 
-    /// What it would measure, too, and what that needs.
+    /// Measurements that are missing, and their requirements.
     fn lacking(&self) -> Vec<Lacking> {
         Vec::new()
     }
@@ -59,8 +59,8 @@ pub trait Experiment {
         false
     }
 
-    /// Whether the values of a cell depend on what else runs on the machine. Counts, and time that the kernel counts for one process, do
-    /// not.
+    /// Whether the values of a cell depend on other programs on the machine. Counts, and time that the kernel counts
+    /// for one process, do not.
     fn is_disturbed_by_others(&self, cell: &Cell) -> bool {
         let _ = cell;
         true
@@ -92,12 +92,12 @@ pub trait Experiment {
     }
 }
 
-/// What an experiment does not measure on these machines.
+/// A measurement that an experiment lacks on these machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lacking {
     /// Its name.
     pub name: String,
-    /// What there has to be.
+    /// The requirement.
     pub needs: String,
 }
 
@@ -138,7 +138,7 @@ pub enum Machines {
     Here(&'static str),
     /// One, or two: the targets run on the second.
     OneOrTwo,
-    /// The same; between two, this is not measured.
+    /// One or two; with two, this part is not measured.
     TwoWithout(&'static str),
 }
 

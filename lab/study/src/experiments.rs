@@ -94,7 +94,7 @@ fn bars(name: &str, measured: &Measured, cells: impl IntoIterator<Item = String>
         )
 }
 
-/// What the experiments' tests share.
+/// Shared code of the experiments' tests.
 #[cfg(test)]
 mod testing {
     use super::prelude::*;

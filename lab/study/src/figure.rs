@@ -266,8 +266,8 @@ impl Plot {
     }
 }
 
-/// Gives each name one colour in all figures, and the names of a plot different ones, as far as there are so many. Parts of stacked
-/// bars keep those of their plot.
+/// Gives each name one colour in all figures, and the names of a plot different ones, as far as there are enough. Parts
+/// of stacked bars keep those of their plot.
 pub(crate) fn colour_by_name(figures: &mut [Figure], count: usize) {
     let has_colour = |series: &Series| !series.is_reference;
     let plots = || figures.iter().map(|figure| &figure.plot).filter(|plot| !plot.is_stacked);

@@ -1,4 +1,4 @@
-//! Targets that are none of nvlane's and serve a file: the kernel's and SPDK's, on this machine.
+//! Targets other than nvlane's that serve a file: the kernel's and SPDK's, on this machine.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -25,7 +25,7 @@ impl FileTargetKind {
     /// Checks that it can be used, at the address that is wanted or at any.
     ///
     /// # Errors
-    /// What there has to be.
+    /// The requirements.
     pub(crate) fn check(self, wanted: Option<IpAddr>) -> Result<(), String> {
         match self {
             Self::KernelTcp | Self::KernelRdma => KernelTarget::check(self.transport(), wanted),
@@ -33,7 +33,7 @@ impl FileTargetKind {
         }
     }
 
-    /// What a reader has to know of it: the RDMA device, or SPDK's version.
+    /// Facts about it for the reader: the RDMA device, or SPDK's version.
     pub(crate) fn described(self, wanted: Option<IpAddr>) -> Option<String> {
         match self {
             Self::KernelTcp => None,
@@ -59,8 +59,8 @@ enum Target {
 }
 
 impl FileTarget {
-    /// Serves a file with direct I/O, at the address that is wanted or at any. SPDK's target has a thread on each of `cores`;
-    /// where the kernel's threads run, it decides.
+    /// Serves a file with direct I/O, at the address that is wanted or at any. SPDK's target has a thread on each of
+    /// `cores`; the kernel decides where its own threads run.
     ///
     /// # Errors
     /// The kernel refuses, or the program does not start.

@@ -1,8 +1,8 @@
-//! The kinds of targets that are none of nvlane's, as studies name them to study servers.
+//! The kinds of targets other than nvlane's, as studies name them to study servers.
 
 use serde::{Deserialize, Serialize};
 
-/// Whose target, and its transport.
+/// Software of the target, and its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FileTargetKind {

@@ -72,7 +72,7 @@ fn unit_of(name: &str) -> Option<f64> {
     [("_us", 1.0), ("_ns", 1e-3)].into_iter().find_map(|(ending, us)| name.ends_with(ending).then_some(us))
 }
 
-/// A percentage with two significant digits of what it lacks to a hundred: 97, 99.87, 99.9951.
+/// A percentage with two significant digits of its distance from a hundred: 97, 99.87, 99.9951.
 pub(crate) fn nearly_all(percent: f64) -> String {
     let lacking = 100.0 - percent;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // At most six decimals.

@@ -17,7 +17,7 @@ pub struct Headline {
     pub bar: Option<Bar>,
 }
 
-/// What the measurements say of a bar.
+/// The verdict of the measurements on a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The whole interval is on its side.
@@ -51,7 +51,7 @@ impl Bar {
         }
     }
 
-    /// What an interval says.
+    /// The verdict of an interval.
     #[must_use]
     pub fn verdict(self, interval: Option<Interval>) -> Verdict {
         let ends = interval.map(|Interval { low, high }| [low, high].map(|end| self.is_reached(end)));
@@ -100,7 +100,7 @@ impl Headline {
         Self { interval: Some(Interval { low, high }), ..self }
     }
 
-    /// What the measurements say of its bar; `None` without a bar.
+    /// The verdict of the measurements on its bar; `None` without a bar.
     #[must_use]
     pub fn verdict(&self) -> Option<Verdict> {
         self.bar.map(|bar| bar.verdict(self.interval))

@@ -63,7 +63,7 @@ impl HeldLanes {
         Ok(held_lanes)
     }
 
-    /// Has each lane execute a few reads at once, so that it allocates what a used lane needs.
+    /// Executes a few reads at once on each lane, so that it allocates the memory of a used lane.
     ///
     /// # Errors
     /// A read fails.

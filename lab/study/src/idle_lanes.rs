@@ -47,7 +47,7 @@ pub(crate) fn measure(
     keys: Option<&Keys>,
 ) -> Result<Values, Error> {
     let tls_key = keys.map(Keys::tls_path);
-    // The first lane makes the target allocate what all lanes share.
+    // The first lane makes the target allocate the memory that all lanes share.
     let mut first = HeldLanes::connect(&served, 1, DEPTH, tls_key)?;
     first.exercise()?;
     let before_bytes = served.own_memory_bytes()?;

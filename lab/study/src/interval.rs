@@ -1,21 +1,21 @@
-//! What rounds allow to say of a median: the interval that it lies in.
+//! The precision of a median over rounds: the interval that it lies in.
 //!
 //! A verdict needs an interval on one side of its goal. The interval is between two of the rounds' numbers in order, which holds for
 //! any distribution of them: it has the median in at least 99 % of all cases. Fewer than eight rounds have no two such
 //! numbers; there the interval reaches beyond the least and the greatest by a part of their distance, as much as a normal distribution
 //! needs for the same. One round has no interval.
 //!
-//! Goals are looked at after each round until one side is certain, and each look may be wrong. With 99 % for one look, a number right
-//! at its goal gets a wrong verdict in some 4 of 100 studies of up to 18 rounds (the test below).
+//! Goals are checked after each round until one side is certain, and each check may be wrong. With 99 % for one check,
+//! a number right at its goal gets a wrong verdict in some 4 of 100 studies of up to 18 rounds (the test below).
 
 use load::steady::Spread;
 use serde::{Serialize, Serializer};
 
-/// How certain an interval is to have the median.
+/// The certainty that an interval has the median.
 const CONFIDENCE: f64 = 0.99;
 
-/// How far the interval of so few rounds reaches beyond their numbers, in parts of the distance of the least from the greatest:
-/// for 2 rounds and more.
+/// How far the interval of this number of rounds reaches beyond their numbers, in parts of the distance of the least
+/// from the greatest: for 2 rounds and more.
 const BEYOND: [f64; 6] = [31.4, 2.5, 0.84, 0.37, 0.16, 0.06];
 
 /// An interval.
@@ -33,7 +33,7 @@ impl Serialize for Interval {
     }
 }
 
-/// What stands for the median of rounds.
+/// The number in place of the median of rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rank {
     /// The median of the rounds.
@@ -56,7 +56,7 @@ impl Rank {
         }
     }
 
-    /// The number that stands for the median of these; `None` if there is none.
+    /// The number in place of the median of these; `None` if there is none.
     #[must_use]
     pub fn of(self, values: &[f64]) -> Option<f64> {
         match self {
@@ -68,7 +68,7 @@ impl Rank {
 }
 
 impl Interval {
-    /// The interval of the median of what these rounds are a sample of; `None` of fewer than two.
+    /// The interval of the median of the population that these rounds sample; `None` of fewer than two.
     #[must_use]
     pub fn of_median(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
@@ -84,10 +84,10 @@ impl Interval {
     }
 }
 
-/// How many numbers of so many rounds are below the interval, and as many above it; `None`: there is no such interval.
+/// Number of rounds below the interval, and of those above it, for this number of rounds; `None` if it has no interval.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // Some rounds.
 fn outside(count: usize) -> Option<usize> {
-    // The probability that at most so many rounds are below the median, of as many tosses of a coin.
+    // The probability that at most this many rounds are below the median, as of tosses of a coin.
     let mut term = 0.5_f64.powi(count as i32);
     let (mut below, mut outside) = (0.0, None);
     for least in 0..count / 2 {
@@ -146,8 +146,8 @@ mod tests {
         }
     }
 
-    /// Percent of studies that judge a number whose median is 0 against 0: with one look after so many rounds, or with one after each
-    /// from the first number of rounds on.
+    /// Percent of studies that judge a number whose median is 0 against 0: with one check after a number of rounds, or
+    /// with one after each from the first number of rounds on.
     #[allow(clippy::cast_precision_loss)]
     fn wrong_percent(of: fn(&mut Noise) -> f64, rounds: std::ops::RangeInclusive<usize>) -> f64 {
         const STUDIES: usize = 4000;

@@ -1,4 +1,4 @@
-//! The headline numbers of an experiment, each with the interval of what the rounds allow to say.
+//! The headline numbers of an experiment, each with its interval.
 
 use crate::experiment::Experiment;
 use crate::headline::{Headline, Verdict};

@@ -1,6 +1,6 @@
 //! The kernel's NVMe over Fabrics, to compare with: its host and its target, of this machine and for the time of a study only.
 //!
-//! Nothing is loaded here: an experiment uses what is there, and says which modules would add more.
+//! Nothing is loaded here: an experiment uses the modules that are there, and reports those that would add more.
 
 pub(crate) mod host;
 mod module;
@@ -34,7 +34,7 @@ impl Transport {
     /// An address of this machine at which it is reached: the one that is wanted, or any.
     ///
     /// # Errors
-    /// What there has to be.
+    /// The requirements.
     pub(crate) fn address(self, wanted: Option<IpAddr>) -> Result<IpAddr, String> {
         match self {
             Self::Tcp => Ok(wanted.unwrap_or(Ipv4Addr::LOCALHOST.into())),
@@ -51,12 +51,12 @@ impl Transport {
 pub(crate) struct RdmaDevice {
     name: String,
     address: IpAddr,
-    /// The kernel does by software what a card would do.
+    /// The kernel does the work of a card by software.
     is_software: bool,
 }
 
 impl RdmaDevice {
-    /// Its name, and that it is software if it is no card.
+    /// Its name, and that it is software if it is not a card.
     pub(crate) fn described(&self) -> String {
         let software = if self.is_software { ", in software: no figures of a card" } else { "" };
         format!("{}{software}", self.name)
@@ -92,7 +92,7 @@ fn parse_address(line: &str) -> Option<IpAddr> {
     words.get(at + 1)?.split('/').next()?.parse().ok()
 }
 
-/// What is missing of several things.
+/// The missing requirements of several checks.
 fn together(checks: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
     let needs: Vec<String> = checks.into_iter().filter_map(Result::err).collect();
     if needs.is_empty() { Ok(()) } else { Err(needs.join("; ")) }

@@ -67,7 +67,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// The files, for a target that asks this of its hosts.
+    /// The files, for a target with these demands on its hosts.
     pub(crate) fn files(&self, access: KeyAccess) -> KeyFiles {
         KeyFiles { tls_key: self.tls_path.clone(), secret: self.secret_path.clone(), access }
     }

@@ -63,7 +63,7 @@ impl Lanes {
         Ok(Self { lanes, associations: Associations(vec![association]), namespace })
     }
 
-    /// Has each lane execute a few reads at once, so that both ends allocate what a used lane needs.
+    /// Executes a few reads at once on each lane, so that both ends allocate the memory of a used lane.
     ///
     /// # Errors
     /// A read fails.

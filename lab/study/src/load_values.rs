@@ -1,4 +1,4 @@
-//! What is taken from the report of a load, by the names of values.
+//! Values taken from the report of a load, by name.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::cell::Values;
 pub(crate) const PERCENTILES: [(&str, f64); 5] =
     [("p50_us", 50.0), ("p90_us", 90.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)];
 
-/// The name of a value of [`values`] that another program gives.
+/// The name of a value of [`values`] as another program names it.
 #[must_use]
 pub(crate) fn value_named(name: &str) -> Option<&'static str> {
     const OTHERS: [&str; 11] = [

@@ -122,7 +122,7 @@ pub fn run(
 /// Shorter measurements are not judged by others.
 const WATCHED_NS_MIN: u64 = 100_000_000;
 
-/// Counts what others have of the cores while a cell is measured, on each machine.
+/// Counts the time of others on the cores while a cell is measured, on each machine.
 #[derive(Debug)]
 struct Watch {
     census: Census,

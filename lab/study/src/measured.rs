@@ -27,7 +27,7 @@ pub struct CellRounds {
     /// Distributions of latency of the valid rounds, if the experiment records them.
     #[serde(skip)]
     pub distributions: Vec<Distribution>,
-    /// What stands for the medians of its rounds.
+    /// The number in place of the medians of its rounds.
     #[serde(skip)]
     rank: Rank,
 }
@@ -64,7 +64,7 @@ impl CellRounds {
         }
     }
 
-    /// A copy in which this stands for the medians, without distributions.
+    /// A copy in which this is used in place of the medians, without distributions.
     #[must_use]
     pub fn at(&self, rank: Rank) -> Self {
         Self {
@@ -126,8 +126,8 @@ impl CellRounds {
         if self.calm_count() > 0 { None } else { self.rejected.last().map(|rejected| rejected.reason) }
     }
 
-    /// That there is no value, with the reason if rounds were discarded. A cell that this machine cannot measure has rounds
-    /// without values, and its experiment tells the reason among its conditions.
+    /// The absence of a value in words, with the reason if rounds were discarded. A cell that this machine cannot
+    /// measure has rounds without values, and its experiment gives the reason among its conditions.
     #[must_use]
     pub fn not_available(&self) -> Option<String> {
         match self.unmeasured() {
@@ -161,7 +161,8 @@ impl CellRounds {
         self.median_of(&self.each(value))
     }
 
-    /// The same where a number falls as this one rises: the other end, where an end of the interval stands for the median.
+    /// As above where a number falls as this one rises: the other end, where an end of the interval is used in place of
+    /// the median.
     #[must_use]
     pub fn opposite_median(&self, value: &str) -> Option<f64> {
         self.rank.opposite().of(&self.each(value))
@@ -216,7 +217,7 @@ impl Measured {
     }
 
     /// Ratio of the values of two cells: the median of the ratios within each round, which cancels disturbances of
-    /// both. A round in which the cores shared a cache for one cell and not for the other tells nothing.
+    /// both. A round in which the cores shared a cache for one cell and not for the other does not count.
     #[must_use]
     pub fn ratio(&self, above: &str, below: &str, value: &str) -> Option<f64> {
         self.compare(above, below, value, |above, below| above / below)

@@ -63,7 +63,7 @@ impl MemoryLoad {
         Ok(bytes / start.elapsed().as_secs_f64().max(1e-9))
     }
 
-    /// Reads from a step on. Returns the next step, and the number of those that were done.
+    /// Reads from a step on. Returns the next step, and the number of steps done.
     fn read_until(
         &self,
         access: Access,

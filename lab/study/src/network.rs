@@ -169,7 +169,7 @@ impl Network {
         self.target
     }
 
-    /// What a command begins with to run at the other end.
+    /// The prefix of a command that runs at the other end.
     pub(crate) fn enter(&self) -> Vec<String> {
         ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec()
     }
@@ -228,7 +228,7 @@ impl Drop for Network {
     }
 }
 
-/// Runs a tool, and returns what it prints.
+/// Runs a tool, and returns its output.
 fn run(program: &str, arguments: &[&str]) -> Result<String, Error> {
     let output = Command::new(program).args(arguments).output();
     let output = output.map_err(|error| Error::system("cannot run a tool for networks", error))?;

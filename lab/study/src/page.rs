@@ -96,12 +96,12 @@ fn header(page: &mut String, study: &Study) {
     page.push_str("</header>\n");
 }
 
-/// What could not be measured here, a line each.
+/// Missing measurements, a line each.
 fn lacking(study: &Study) -> Vec<String> {
     study.lacking.iter().map(Lacking::line).collect()
 }
 
-/// Writes what could not be measured here, and what it needs.
+/// Writes the missing measurements, and their requirements.
 fn needs(page: &mut String, lines: &[String]) {
     if lines.is_empty() {
         return;
@@ -113,14 +113,14 @@ fn needs(page: &mut String, lines: &[String]) {
     page.push_str("</ul>\n");
 }
 
-/// What is said of figures from an emulated machine.
+/// The remark on figures from an emulated machine.
 pub(crate) const EMULATED: &str =
     "This machine is emulated: its figures show that everything works, and compare with no other machine's.";
 
-/// What to do about disturbed measurements.
+/// The advice for disturbed measurements.
 pub(crate) const CALM: &str = "End other load, or allow more rounds with --extra SECONDS.";
 
-/// What decides whether numbers can be compared: when, on which machine and how it was measured.
+/// Facts that decide whether numbers can be compared: date, machine and method.
 fn facts(study: &Study) -> Vec<String> {
     let environment = &study.environment;
     let mut facts = vec![minute(&environment.date)];
@@ -149,7 +149,7 @@ fn cores(study: &Study) -> Option<String> {
     study.target_machine.is_none().then(|| format!("host on core {host}, target on core {target}"))
 }
 
-/// How many measurements were discarded.
+/// The number of discarded measurements, in words.
 fn discarded(study: &Study) -> String {
     let cells = &study.measured.cells;
     let all: usize = cells.iter().map(|cell| cell.rounds.len()).sum();
@@ -185,7 +185,7 @@ pub(crate) fn rounds_in_words(study: &Study) -> String {
     format!("{count} {rounds}, {stable}")
 }
 
-/// Warnings at the top of the page: what makes the numbers less than they look.
+/// Warnings at the top of the page: limits of the numbers.
 fn warnings(page: &mut String, study: &Study) {
     let mut warnings = Vec::new();
     if study.is_emulated() {
@@ -349,8 +349,8 @@ mod tests {
         }
     }
 
-    /// Checks what a screen reader and a keyboard need: headings without gaps in their levels, tables whose cells have
-    /// headers and that can be scrolled by keyboard, drawings with a text.
+    /// Checks the needs of a screen reader and a keyboard: headings without gaps in their levels, tables whose cells
+    /// have headers and that can be scrolled by keyboard, drawings with a text.
     pub(super) fn assert_accessible(page: &str) {
         assert!(page.contains("<html lang=\"en\">") && page.contains("<title>nvlane study "));
         let levels =

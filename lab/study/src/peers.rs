@@ -68,8 +68,8 @@ pub(crate) const REDIS: Peer = Peer {
     hint: "apt install redis-server",
 };
 
-/// Arguments of a redis that other machines reach: it takes commands without a password, and only those of the load, since
-/// others write files and load programs.
+/// Arguments of a redis that other machines reach: it takes commands without a password, and only those of the load,
+/// since others write files and load programs.
 const REDIS_FOR_OTHERS: [&str; 12] = [
     "--protected-mode",
     "no",

@@ -38,7 +38,7 @@ impl Power {
         Self::of(Path::new(DIRECTORY), server.cloned(), there).map_err(Error::Lacking)
     }
 
-    /// Those in a directory such as [`DIRECTORY`], and those of a server that gave this reading.
+    /// The counters in a directory such as [`DIRECTORY`], and those of a server that gave this reading.
     fn of(
         directory: &Path,
         server: Option<Arc<ServerConnection>>,

@@ -32,7 +32,7 @@ fn parse_run_ns(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// How often the threads of a process have given up a processor, by themselves or not.
+/// Number of times that the threads of a process have given up a processor, by themselves or not.
 pub(crate) fn context_switches(pid: u32) -> Result<u64, Error> {
     let read = || -> io::Result<u64> {
         let mut sum = 0;

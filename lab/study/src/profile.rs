@@ -1,4 +1,4 @@
-//! Processor time of processes by layer, from samples of what their threads execute.
+//! Processor time of processes by layer, from samples of the functions that their threads execute.
 //!
 //! ```text
 //! sampler ──addresses, callers──▶ resolver ──names──▶ table ──▶ layer

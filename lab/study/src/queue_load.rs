@@ -1,4 +1,4 @@
-//! A load that every stack can carry, whatever makes it.
+//! A load that every stack can carry, from any generator.
 
 /// A load of operations of one size.
 #[derive(Clone, Copy, Debug)]

@@ -30,7 +30,7 @@ pub struct Study {
     pub environment: Environment,
     /// The targets' machine, if that is another one.
     pub target_machine: Option<TargetMachine>,
-    /// That it ran on this machine alone although a study server was named.
+    /// The remark that it ran on this machine alone although a study server was named.
     pub only_here: Option<String>,
     /// Settings.
     pub settings: Settings,
@@ -38,7 +38,7 @@ pub struct Study {
     pub seen: Vec<String>,
     /// Conditions that decide which other results these can be compared with.
     pub conditions: Option<String>,
-    /// What was not measured, and what it needs.
+    /// Missing measurements, and their requirements.
     pub lacking: Vec<Lacking>,
     /// Measurements.
     pub measured: Measured,

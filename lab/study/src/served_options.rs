@@ -22,7 +22,7 @@ pub struct ServedOptions {
     pub first_core: u32,
     /// Address of its memcached listener, if it has one; a study server chooses another.
     pub memcached: Option<SocketAddr>,
-    /// Files with its keys, and what it asks of its hosts.
+    /// Files with its keys, and its demands on its hosts.
     pub keys: Option<KeyFiles>,
     /// On this machine: listen address; port 0 takes a free one.
     pub listen: String,
@@ -41,7 +41,7 @@ pub struct KeyFiles {
     pub tls_key: PathBuf,
     /// The host's secret.
     pub secret: PathBuf,
-    /// What the target asks of its hosts.
+    /// The target's demands on its hosts.
     pub access: KeyAccess,
 }
 
@@ -79,19 +79,19 @@ impl ServedOptions {
         }
     }
 
-    /// The same with reactors on this number of cores.
+    /// These options with reactors on this number of cores.
     #[must_use]
     pub fn on_cores(self, count: u32) -> Self {
         Self { core_count: Some(count), ..self }
     }
 
-    /// The same on a study server without the first of its cores.
+    /// These options on a study server without the first of its cores.
     #[must_use]
     pub fn behind_cores(self, count: u32) -> Self {
         Self { first_core: count, ..self }
     }
 
-    /// The same with these options of the data path.
+    /// These options with others of the data path.
     #[must_use]
     pub fn tuned(self, tuning: TargetTuning) -> Self {
         Self { tuning, ..self }

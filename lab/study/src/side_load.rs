@@ -12,7 +12,7 @@ use reactor::{CoreList, pin, step_back};
 use crate::bench::{Bench, Cores};
 use crate::error::Error;
 
-/// Where the threads run.
+/// The place of the threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// On cores that neither side of the measurement has.
@@ -27,7 +27,7 @@ impl Place {
     /// The place on this bench.
     ///
     /// # Errors
-    /// The system does not tell the cores.
+    /// The system does not report the cores.
     pub(crate) fn of(bench: &Bench) -> Result<Self, Error> {
         let allowed = CoreList::allowed().map_err(|error| Error::system("the cores", error))?;
         // A study server has the target's core on its own machine.
@@ -71,15 +71,16 @@ impl Place {
     }
 }
 
-/// What the threads have done.
+/// The work of the threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Done {
     /// Operations per second.
     pub(crate) per_second: f64,
 }
 
-/// Calls `operation`, which returns whether it counts, on `threads` threads again and again while `measure` runs. `rate_per_s`: on schedule, all threads
-/// together; `None`: without a pause. The first failure of an operation is the result.
+/// Calls `operation`, which returns whether it counts, on `threads` threads again and again while `measure` runs.
+/// `rate_per_s`: on schedule, all threads together; `None`: without a pause. The first failure of an operation is the
+/// result.
 ///
 /// # Errors
 /// Those of `measure`, then those of `operation`.

@@ -20,7 +20,7 @@ pub(crate) const HOST_PROGRAM: &str = "spdk_nvme_perf";
 /// The program of the host.
 ///
 /// # Errors
-/// What there has to be.
+/// The requirements.
 pub(crate) fn host_program() -> Result<PathBuf, String> {
     program(HOST_PROGRAM)
 }
@@ -28,7 +28,7 @@ pub(crate) fn host_program() -> Result<PathBuf, String> {
 /// The program with this name.
 ///
 /// # Errors
-/// What there has to be.
+/// The requirements.
 fn program(name: &str) -> Result<PathBuf, String> {
     let directories = match std::env::var_os(VARIABLE) {
         Some(directory) => vec![PathBuf::from(directory)],

@@ -1,4 +1,4 @@
-//! SPDK's host: `spdk_nvme_perf` makes the load, and prints what it measured.
+//! SPDK's host: `spdk_nvme_perf` makes the load, and prints its results.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ExitStatus, Stdio};

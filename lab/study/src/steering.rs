@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Entries of the kernel's table of flows, and of each queue's: what its documentation advises for a few thousand flows.
+/// Entries of the kernel's table of flows, and of each queue's: as its documentation advises for a few thousand flows.
 const FLOW_TABLE: (&str, &str) = ("32768", "4096");
 
 /// The kernel's table of flows, of all devices. Only the network namespace that the machine has started with shows it.
 const FLOW_TABLE_PATH: &str = "/proc/sys/net/core/rps_sock_flow_entries";
 
-/// How traffic is steered: what a study may ask of another machine.
+/// The ways of steering that a study may request of another machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Steering {
@@ -39,7 +39,7 @@ pub(crate) struct SteeredDevice<'a> {
     pub(crate) record: Option<&'a Path>,
 }
 
-/// What is set on a device, and the commands that take it back.
+/// A setting of a device, and the commands that take it back.
 #[derive(Debug)]
 pub(crate) struct Setting {
     undo: Vec<Words>,
@@ -72,8 +72,8 @@ impl Drop for Setting {
 }
 
 impl SteeredDevice<'_> {
-    /// Applies a layout with one class, of the traffic of a listener. Returns what takes it back, and the means by which the
-    /// queues are separated: `software` if the driver has no offload.
+    /// Applies a layout with one class, of the traffic of a listener. Returns the setting, which takes it back, and the
+    /// means by which the queues are separated: `software` if the driver has no offload.
     ///
     /// # Errors
     /// There is a layout already, or the device cannot have it.
@@ -126,7 +126,7 @@ impl SteeredDevice<'_> {
             // Of the whole machine: without the prefix.
             write_table(before.trim()),
         ];
-        // From here on dropping it takes back what was set.
+        // From here on dropping it takes the settings back.
         let setting = Setting { undo };
         run(&self.ethtool("on"), None)?;
         run(&write_table(FLOW_TABLE.0), None)?;
@@ -182,7 +182,7 @@ fn features(launcher: &[String], interface: &str) -> Result<Rules, Error> {
     Ok(rules_of(&run(&[launcher, &words].concat(), None)?))
 }
 
-/// `ntuple-filters` in what `ethtool -k` prints.
+/// `ntuple-filters` in the output of `ethtool -k`.
 fn rules_of(features: &str) -> Rules {
     let line = features.lines().find_map(|line| line.trim().strip_prefix("ntuple-filters:"));
     let words = line.unwrap_or("off [fixed]");
@@ -211,7 +211,7 @@ pub(crate) fn device_of(interface: &str) -> Option<PathBuf> {
     fs::canonicalize(format!("/sys/class/net/{interface}/device")).ok()
 }
 
-/// Runs a command with a text as its input, and returns what it prints.
+/// Runs a command with a text as its input, and returns its output.
 ///
 /// # Errors
 /// It cannot be run, or fails.
@@ -237,7 +237,7 @@ fn run(words: &[String], input: Option<&str>) -> Result<String, Error> {
     Err(failed(&reason_of(&String::from_utf8_lossy(&output.stderr))))
 }
 
-/// What a program says last; of nvlane all lines of its error, behind those of its progress.
+/// The last message of a program; of nvlane all lines of its error, behind those of its progress.
 fn reason_of(said: &str) -> String {
     match said.find("nvlane: ") {
         Some(at) => said[at + "nvlane: ".len()..].trim().replace('\n', "; "),

@@ -64,7 +64,7 @@ impl StudyFile {
         }
     }
 
-    /// Has another target serve it, SPDK's with threads on this number of cores.
+    /// Serves it by another target, SPDK's with threads on this number of cores.
     ///
     /// # Errors
     /// The target does not start.

@@ -49,7 +49,7 @@ pub(crate) const PLOT: &str = include_str!("svg/plot.css");
 /// The sheet that a plot is drawn on.
 struct Sheet {
     width: f64,
-    /// How the names below a bar plot are written.
+    /// The form of the names below a bar plot.
     names: Names,
     /// The horizontal axis.
     floor: f64,
@@ -222,7 +222,7 @@ fn without_points(series: &Series) -> &'static str {
     if series.is_discarded { "discarded" } else { "no data" }
 }
 
-/// Class of what was discarded.
+/// Class of discarded measurements.
 const DISCARDED: &str = "c-discarded";
 
 /// The entries of the legend: class of the key, and name. A single series without a mark has none.
@@ -299,7 +299,7 @@ fn vertical(plot: &Plot, top: f64, sheet: &Sheet) -> Ruler {
         if plot.is_stacked { [plot.stack_height(point.x); 3] } else { [point.y, point.low, point.high] }
     });
     let values: Vec<f64> = values.chain(plot.marks.iter().map(|mark| mark.y)).collect();
-    // What was discarded must not squeeze what was not: further out it is drawn at the edge.
+    // Discarded values must not squeeze the others: further out they are drawn at the edge.
     let most = values.iter().copied().fold(0.0, f64::max);
     let discarded = plot.series.iter().flat_map(|series| &series.discarded).map(|point| point.y);
     let discarded = discarded.filter(|y| plot.y.scale == Scale::Log || most == 0.0 || *y <= 2.0 * most);

@@ -4,7 +4,7 @@ use host::Receive;
 use load::workload::{format_bytes, parse_bytes};
 use serde::{Deserialize, Serialize};
 
-/// A namespace without a path: what a study may ask of another machine.
+/// A namespace without a path, which a study may request of another machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum NamespaceKind {
@@ -177,7 +177,7 @@ pub enum Placement {
     Cpu,
 }
 
-/// What a target with keys asks of its hosts.
+/// The demands of a target with keys on its hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyAccess {

@@ -77,7 +77,7 @@ impl TextResult {
     }
 }
 
-/// What a memcached answers to a request for one key.
+/// The answer of a memcached to a request for one key.
 pub(crate) fn value_answer() -> Vec<u8> {
     format!("VALUE {} 0 {}\r\n{VALUE}\r\nEND\r\n", key(0), VALUE.len()).into_bytes()
 }

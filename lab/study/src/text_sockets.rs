@@ -1,5 +1,5 @@
-//! A server that only receives and sends: what sockets alone cost for `get` in the memcached protocol. Each line is a request for
-//! one key; the server answers all of them with one value.
+//! A server that only receives and sends: the cost of sockets alone for `get` in the memcached protocol. Each line is a
+//! request for one key; the server answers all of them with one value.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,7 +27,7 @@ const REQUEST_COUNT_MAX: usize = 1024;
 /// Event of the listener, not of a client.
 const LISTENER: u64 = u64::MAX;
 
-/// Longest wait, after which the server looks whether it is to end.
+/// Longest wait, after which the server checks whether it is to end.
 const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// A thread that answers. It ends with this value.
@@ -101,7 +101,7 @@ impl Account for ThreadAccount {
     }
 }
 
-/// Accepts connections and answers what comes, until it is to end.
+/// Accepts connections and answers requests, until it is to end.
 fn serve(listener: &TcpListener, ends: &AtomicBool) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let answers = value_answer().repeat(REQUEST_COUNT_MAX);
@@ -131,7 +131,7 @@ fn serve(listener: &TcpListener, ends: &AtomicBool) -> io::Result<()> {
                 Err(_) | Ok(0) => 0,
                 Ok(count) => buffer[..count].iter().filter(|&&byte| byte == b'\n').count(),
             };
-            // What the socket does not take ends the connection, and so the load.
+            // A send that the socket does not take ends the connection, and so the load.
             let is_open = (1..=REQUEST_COUNT_MAX).contains(&count)
                 && stream.write_all(&answers[..count * answer_bytes]).is_ok();
             if !is_open {

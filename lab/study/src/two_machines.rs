@@ -10,7 +10,7 @@ use crate::experiment::{About, Machines};
 use crate::format::bytes;
 use crate::remote::MachineDescription;
 
-/// The machine of the targets, and what the study lacks because of it.
+/// The machine of the targets, and the measurements that the study lacks because of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TargetMachine {
     /// The study server.
@@ -20,7 +20,7 @@ pub struct TargetMachine {
     pub machine: MachineDescription,
     /// Cores of the load, on this machine.
     pub host_cores: Vec<usize>,
-    /// What was not measured between two machines, and why.
+    /// Measurements that are missing between two machines, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without: Option<&'static str>,
 }
@@ -56,7 +56,7 @@ impl TargetMachine {
         format!("{data_address}, {}", in_words(environment, cores))
     }
 
-    /// That it was measured between two machines, and which, in lines.
+    /// The remark that it was measured between two machines, and on which, in lines.
     #[must_use]
     pub fn lines(&self, host: &Environment) -> Vec<String> {
         let mut lines = vec![
@@ -69,7 +69,7 @@ impl TargetMachine {
     }
 }
 
-/// That an experiment ran on this machine alone although a study server was named, in a sentence.
+/// The remark that an experiment ran on this machine alone although a study server was named, in a sentence.
 #[must_use]
 pub fn only_here(bench: &Bench, about: &About) -> Option<String> {
     match about.machines {

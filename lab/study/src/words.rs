@@ -73,7 +73,7 @@ const KNOWN_KEYS: &[(&str, &str)] = &[
     ("target_napi_id", "NAPI id of the target's socket"),
 ];
 
-/// Beginning, placeholder and ending of keys, and their words. `{}` is any text, and told in words; `#` is a number.
+/// Beginning, placeholder and ending of keys, and their words. `{}` is any text, and written in words; `#` is a number.
 const FORMS: &[(&str, &str)] = &[
     ("knee_gain_{}_over_immediate", "rate at the knee, {} over immediate"),
     ("knee_iops_{}", "rate at the knee, {}"),
@@ -202,7 +202,7 @@ pub(crate) fn known_beginning(key: &str) -> Option<(&str, &str)> {
     found.max_by_key(|(beginning, _)| beginning.len())
 }
 
-/// What stands at the placeholder of a form, in words.
+/// The text at the placeholder of a form, in words.
 fn placed(form: &str, key: &str) -> Option<String> {
     let is_number = form.contains('#');
     let (before, after) = form.split_once(if is_number { "#" } else { "{}" })?;

@@ -418,7 +418,7 @@ fn reads(bench: &Bench, served: &Served, counted: Counted<'_>, connections: u32)
     Ok(values)
 }
 
-/// What an operation cost between the edges of a measurement.
+/// The cost of an operation between the edges of a measurement.
 fn cost(edges: &[Counters], operations: u64) -> Result<Values, Error> {
     let [before, after] = edges else { return Err(Error::Stopped) };
     Ok(after.per_operation(before, operations))

@@ -1,4 +1,4 @@
-//! `batch-sweep`: what batching brings for other shares of reads, other doorbell timers and other sizes of a batch.
+//! `batch-sweep`: the gain of batching for other shares of reads, other doorbell timers and other sizes of a batch.
 
 use host::Receive;
 use load::workload::format_bytes;
@@ -115,7 +115,7 @@ impl Experiment for BatchSweep {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let receive: Receive = cell.text("receive").parse().expect("a known way");
-        // A target for each measurement: there are more policies than should wait beside the one that is measured.
+        // A target for each measurement: there are too many policies for their targets to wait beside the measured one.
         let tuning = TargetTuning { receive: Some(receive.into()), ..TargetTuning::default() };
         let served = doorbell::serve(bench, cell.text("target"), tuning)?;
         let (pattern, reads) = match cell.word("reads") {

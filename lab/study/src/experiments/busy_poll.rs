@@ -144,7 +144,7 @@ impl Experiment for BusyPolling {
     }
 }
 
-/// Counters that tell whether devices were polled.
+/// Counters that show whether devices were polled.
 fn proof(report: &Report, target: &Value, is_on: bool) -> Values {
     #[allow(clippy::cast_precision_loss)] // Ids and counts of a second.
     let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0) as f64;

@@ -1,5 +1,5 @@
-//! `ceiling`: NVMe/TCP throughput as a share of what plain TCP sockets reach, and on a file of what the same file reaches
-//! without a network.
+//! `ceiling`: NVMe/TCP throughput as a share of that of plain TCP sockets, and on a file as a share of that of the same
+//! file without a network.
 
 use host::{Options, Receive};
 use load::cache_line::Regime;
@@ -87,7 +87,7 @@ const JUDGED_ROUNDS: usize = 3;
 /// Bar of every share.
 const SHARE: Bar = Bar::AtLeast(0.9);
 
-/// Bar of what the network adds to the median of a single read from a file, us.
+/// Bar of the time that the network adds to the median of a single read from a file, us.
 const ADDED_US: Bar = Bar::AtMost(10.0);
 
 pub(crate) const ABOUT: About = About {
@@ -304,7 +304,7 @@ impl Row {
         line(name, cells, "depth", value)
     }
 
-    /// What this row is compared with, in a word or two.
+    /// The reference of this row, in a word or two.
     fn beside(self) -> &'static str {
         if self.storage == "file" { "the file alone" } else { "plain sockets" }
     }

@@ -34,7 +34,7 @@ const DELAY: &str = "delay";
 /// A file that was written once.
 const FILE: &str = "file";
 
-/// Storage, and what stands for it in titles.
+/// Storage, and its description in titles.
 const STORAGES: [(&str, &str); 3] = [(NULL, ""), (DELAY, ", storage of 100 µs"), (FILE, ", file")];
 
 /// Namespace of [`DELAY`]: about the time of a read from an SSD.
@@ -190,7 +190,7 @@ fn knee(measured: &Measured, storage: &str, policy: &str) -> Option<f64> {
     knee_by(measured, storage, policy, [CellRounds::median, CellRounds::opposite_median])
 }
 
-/// The same at the other end of its interval, for a number that falls as this knee rises.
+/// As above, at the other end of its interval, for a number that falls as this knee rises.
 fn opposite_knee(measured: &Measured, storage: &str, policy: &str) -> Option<f64> {
     knee_by(measured, storage, policy, [CellRounds::opposite_median, CellRounds::median])
 }

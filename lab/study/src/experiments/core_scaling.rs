@@ -141,7 +141,7 @@ fn most_cores(measured: &Measured) -> Option<u32> {
     counts(measured).last().copied()
 }
 
-/// What the next number of cores needs, in a sentence.
+/// The requirement of the next number of cores, in a sentence.
 fn what_more_needs(most: u32) -> String {
     let has = if most == 1 { "one core".to_owned() } else { format!("{most} cores") };
     match COUNTS.into_iter().find(|count| *count > most) {
@@ -153,7 +153,7 @@ fn what_more_needs(most: u32) -> String {
     }
 }
 
-/// Throughput of a number of cores over that number of times the one of a core: the median of rounds.
+/// Throughput of a number of cores over that of one core times this number: the median of rounds.
 fn linear_share(measured: &Measured, way: &str, count: u32) -> Option<f64> {
     let ratio = measured.ratio(&cell_name(count, way), &cell_name(1, way), "iops")?;
     Some(ratio / f64::from(count))
@@ -170,7 +170,7 @@ mod tests {
     use crate::experiments::testing::of_key;
     use crate::measured::of_rounds;
 
-    /// Cells of up to so many cores, of which each further one carries nine tenths of the first.
+    /// Cells of up to this number of cores, of which each further one carries nine tenths of the first.
     fn up_to(most: u32) -> Measured {
         let cells = CoreScaling.cells().into_iter().filter(|cell| cell.word("cores") <= most);
         let rounds = |cell: Cell| {

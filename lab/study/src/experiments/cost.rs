@@ -1,4 +1,4 @@
-//! `cost`: what an operation costs in processor time, and in energy where the processor counts it.
+//! `cost`: the processor time of an operation, and its energy where the processor counts it.
 
 use load::key_value::{KeyValueLoad, Mix};
 

@@ -61,7 +61,7 @@ pub(crate) const ABOUT: About = About {
 pub(crate) struct KvAccesses {
     /// By partition and round: the levels of a partition are counted together.
     levels: Kept<(String, u64), Vec<Level>>,
-    /// How often each cell was measured.
+    /// Number of measurements of each cell.
     rounds: BTreeMap<String, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! `kv-allocation`: what taking and freeing memory costs by the size of values, and what it loses.
+//! `kv-allocation`: the cost of taking and freeing memory by the size of values, and the loss of memory.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -70,7 +70,7 @@ pub(crate) const ABOUT: About = About {
 /// Pairs of different lengths replaced in a full partition.
 #[derive(Debug, Default)]
 pub(crate) struct KvAllocation {
-    /// How often each cell was measured.
+    /// Number of measurements of each cell.
     rounds: BTreeMap<String, u64>,
 }
 
@@ -99,7 +99,7 @@ impl Experiment for KvAllocation {
             ("moved_per_store", moved_per_store),
             ("emptied_percent", emptied_percent),
         ]);
-        // Where lengths change, the memory that was full had the old ones.
+        // Where lengths change, the old values filled the memory.
         if work.old == work.new {
             values.extend([
                 ("pairs_percent", shares.pairs),

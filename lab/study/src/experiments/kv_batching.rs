@@ -44,7 +44,7 @@ pub(crate) const ABOUT: About = About {
     columns: &["ops_per_cpu", "ops", "target_ns", "host_ns", "p50_us", "p99_us"],
 };
 
-/// What is in flight.
+/// The operations in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flight {
     /// As much as one lane carries.
@@ -84,7 +84,7 @@ impl Flight {
 /// The same operations in separate commands, and in batches.
 #[derive(Debug, Default)]
 pub(crate) struct KvBatching {
-    /// A target that never spins, and one that does while that pays, for what is alone.
+    /// A target that never spins, and one that does while that pays, for single operations.
     pairs: Kept<bool, Pairs>,
 }
 

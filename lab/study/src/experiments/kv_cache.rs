@@ -1,4 +1,4 @@
-//! `kv-cache`: what the processor's cache gains where some keys are wanted more often than others.
+//! `kv-cache`: the gain by the processor's cache where some keys are used more often than others.
 
 use std::path::Path;
 use std::thread;

@@ -19,7 +19,7 @@ const MEMORY_MIB: u32 = 64;
 /// The memories for a recorded trace, percent of the bytes of all its values.
 const MEMORIES_PERCENT: [u32; 6] = [2, 3, 6, 12, 25, 50];
 
-/// Which memories a workload is tried with.
+/// The memories that a workload is tried with.
 struct Memories {
     all: &'static [u32],
     /// The column of cells that has the memory, and its unit.

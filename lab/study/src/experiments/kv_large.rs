@@ -94,7 +94,7 @@ impl Experiment for KvLarge {
 
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
         let Some(server) = &bench.server else { return true };
-        // The targets' machine tells how much it has; the study would end where it has too little.
+        // The targets' machine reports how much it has; the study would end where it has too little.
         let is_of_clients = cell.name == clients_name(cell.text("kind"));
         !is_of_clients || server.machine().environment.memory_bytes.is_none_or(|bytes| bytes >= CLIENTS_BYTES)
     }

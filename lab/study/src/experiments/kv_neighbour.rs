@@ -1,4 +1,4 @@
-//! `kv-neighbour`: what a program that is bound by memory loses beside a loaded target.
+//! `kv-neighbour`: the loss of a program that is bound by memory beside a loaded target.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,7 +17,7 @@ use crate::side_load::Place;
 const ALONE: &str = "alone";
 const GET: &str = "get";
 const SET: &str = "set";
-/// What the target does meanwhile.
+/// The work of the target meanwhile.
 const LOADS: [&str; 3] = [ALONE, GET, SET];
 
 const ACCESSES: [(&str, Access); 2] = [("random", Access::Random), ("sequential", Access::Sequential)];
@@ -232,7 +232,7 @@ impl Experiment for KvNeighbour {
     }
 }
 
-/// Records what the program lost.
+/// Records the loss of the program.
 fn note(bench: &Bench, side: Side, loss: Option<Loss>) {
     let mut disturbance = Disturbance::default();
     disturbance.add(side, loss);

@@ -14,7 +14,7 @@ use crate::text_sockets::TextSockets;
 const OURS: &str = "nvlane";
 const PEERS: [Peer; 2] = [MEMCACHED, REDIS];
 
-/// The server that only receives and sends, and the work that it is there for.
+/// The server that only receives and sends, and its work.
 const SOCKETS: &str = "sockets";
 const SOCKETS_WORK: &str = "get, 64 connections";
 

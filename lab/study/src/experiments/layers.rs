@@ -131,7 +131,7 @@ pub(crate) struct Layers {
     placed: [Placed; 2],
     /// Samples of each for which there was no room.
     lost: [u64; 2],
-    /// What the samples lack, in sentences.
+    /// The limits of the samples, in sentences.
     limits: Vec<String>,
 }
 
@@ -345,7 +345,7 @@ fn capitalized(word: &str) -> String {
     word[..1].to_uppercase() + &word[1..]
 }
 
-/// Sum of a side's layers in a cell, which its shares are taken of.
+/// Sum of a side's layers in a cell, of which its shares are taken.
 fn whole(cell: &CellRounds, side: &SideKeys) -> Option<f64> {
     side.layers.iter().map(|key| cell.median(key)).sum()
 }
@@ -401,7 +401,7 @@ impl<'a> Sampling<'a> {
         Self { scope, served, times: bench.times, seen: None, sides: None }
     }
 
-    /// Starts the samplings when it is time, and takes in what they have.
+    /// Starts the samplings when it is time, and takes their samples.
     fn look(&mut self) {
         if let Some((host, target)) = &mut self.sides {
             if let Ok(host) = host {

@@ -127,7 +127,7 @@ fn with_segments(report: &Report) -> Values {
     values
 }
 
-/// The smaller MTU of the interfaces of both machines, of which the study's leads to the targets' and theirs to the study's.
+/// The smaller MTU of both machines' interfaces on the path between them.
 fn mtu_between(bench: &Bench) -> Option<u32> {
     let machine = bench.server.as_ref()?.machine();
     let theirs = machine.environment.interface.as_ref()?.mtu;

@@ -81,16 +81,16 @@ pub(crate) const ABOUT: About = About {
 #[derive(Debug, Default)]
 pub(crate) struct Stacks {
     file: Kept<(), StudyFile>,
-    /// Which stacks there are, once that is known.
+    /// The facilities, once they are known.
     there: OnceCell<There>,
 }
 
-/// What the machines of a study have.
+/// The facilities of the machines of a study.
 #[derive(Debug)]
 struct There {
-    /// Stacks that they have not, and what they need.
+    /// Stacks that they lack, with their requirements.
     absent: Vec<Lacking>,
-    /// What a reader has to know of those that they have.
+    /// Facts about those that they have, for the reader.
     seen: Vec<String>,
 }
 

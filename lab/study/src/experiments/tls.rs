@@ -1,4 +1,4 @@
-//! `tls`: what TLS and authentication cost.
+//! `tls`: the cost of TLS and authentication.
 
 mod connects;
 mod flood;
@@ -75,7 +75,7 @@ impl Targets {
         Ok(&*tls.get((), || bench.serve_with(options(keys, KeyAccess::Tls).on_cores(1)))?)
     }
 
-    /// Has each host authenticate, and allows TLS with the configured key and by concatenation.
+    /// A target that requires each host to authenticate, and allows TLS with the configured key and by concatenation.
     fn authenticating(&mut self, bench: &Bench) -> Result<(&Served, &Keys), Error> {
         let Self { authenticating, keys, .. } = self;
         let keys = &*keys.get((), Keys::generate)?;

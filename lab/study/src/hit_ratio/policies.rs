@@ -11,7 +11,7 @@ pub(crate) trait Policy {
     fn request(&mut self, request: Request) -> bool;
 }
 
-/// Makes the simulation of a policy, with values of some bytes in all, of keys below a count.
+/// Creates a policy simulator of this capacity in bytes for keys below a count.
 type Make = fn(u64, u32) -> Box<dyn Policy>;
 
 /// Every policy, by name.
@@ -250,7 +250,7 @@ impl Sketch {
     }
 }
 
-/// ARC (FAST 2003): values used once and values used more often, and the keys of those evicted from each, which say
+/// ARC (FAST 2003): values used once and values used more often, and the keys of those evicted from each, which decide
 /// which of the two is to grow.
 struct Arc {
     queues: Queues<4>,

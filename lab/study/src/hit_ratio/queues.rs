@@ -1,4 +1,4 @@
-//! Queues of keys, from the oldest to the newest: what every simulated policy is made of.
+//! Queues of keys, from the oldest to the newest: the parts of every simulated policy.
 
 /// Marks the end of a queue, and a key that is in none.
 const NONE: u32 = u32::MAX;

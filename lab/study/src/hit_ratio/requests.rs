@@ -45,7 +45,7 @@ pub(crate) const RECORDED: &str = "recorded";
 pub(crate) enum Workload {
     /// The popularity stays.
     Steady,
-    /// The same, and a request in three is for a key that comes once.
+    /// As `Steady`, and a request in three is for a key that comes once.
     Scan,
     /// The popularity moves from key to key.
     Drift,

@@ -31,7 +31,7 @@ impl KernelHost {
     /// Checks that the kernel's host can be used.
     ///
     /// # Errors
-    /// What there has to be.
+    /// The requirements.
     pub(crate) fn check(transport: Transport) -> Result<(), String> {
         together([module::need(&["nvme_fabrics", &format!("nvme_{}", transport.name())]), may_set_up()])
     }

@@ -15,7 +15,7 @@ const PORTS: std::ops::Range<u32> = 40_000..40_100;
 /// A subsystem of the kernel's target. Dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct KernelTarget {
-    /// What was created, in order: directories, and the link that opens the subsystem at the port.
+    /// The created objects, in order: directories, and the link that opens the subsystem at the port.
     created: Vec<Created>,
 }
 
@@ -30,7 +30,7 @@ impl KernelTarget {
     /// Checks that the kernel's target can be used, at the address that is wanted or at any.
     ///
     /// # Errors
-    /// What there has to be.
+    /// The requirements.
     pub(crate) fn check(transport: Transport, wanted: Option<IpAddr>) -> Result<(), String> {
         let modules = module::need(&["nvmet", &format!("nvmet_{}", transport.name())]);
         let has_configfs = modules.is_err() || Path::new(NVMET).exists();

@@ -50,7 +50,7 @@ pub(super) fn render(all: &All) -> String {
     end(page)
 }
 
-/// The machine, and what limits the numbers of all experiments.
+/// The machine, and the limits of the numbers of all experiments.
 fn header(page: &mut String, all: &All) {
     let Some(study) = all.studies.first() else { return };
     let mut facts = super::facts(study);
@@ -104,7 +104,7 @@ fn write_answer(page: &mut String, answer: &Answer, studies: &[Study]) {
     page.push_str("</article>\n");
 }
 
-/// What each talk reports, beside this machine's number for it.
+/// The numbers of each talk, beside this machine's.
 fn talks(page: &mut String, studies: &[Study]) {
     let claims =
         || studies.iter().flat_map(|study| study.about.claims.iter().map(move |claim| (study, claim)));
@@ -180,7 +180,7 @@ fn experiment(page: &mut String, study: &Study) {
     );
 }
 
-/// How many of an experiment's goals were reached, missed and not judged.
+/// The numbers of an experiment's goals that were reached, missed and not judged.
 fn goals(study: &Study) -> String {
     let count =
         |verdict| study.headline.iter().filter(|headline| headline.verdict() == Some(verdict)).count();

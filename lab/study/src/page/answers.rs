@@ -1,5 +1,5 @@
-//! The three questions of who decides, answered from the experiments that measure them: a sentence, a picture, and how
-//! certain the numbers are.
+//! The three questions of a decision maker, answered from the experiments that measure them: a sentence, a picture, and
+//! how certain the numbers are.
 
 use load::steady::Spread;
 
@@ -15,10 +15,10 @@ pub(super) struct Answer {
     pub(super) question: &'static str,
     /// The experiments that it is answered from.
     pub(super) sources: &'static [&'static str],
-    /// The sentence, and how certain its numbers are; `None` if something it needs was not measured.
+    /// The sentence, and how certain its numbers are; `None` if a measurement that it needs is missing.
     pub(super) sentence: Option<(String, String)>,
     pub(super) figure: Option<Figure>,
-    /// What was not measured for it, and what that needs.
+    /// Missing measurements, and their requirements.
     pub(super) needs: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn answers(studies: &[Study], absent: &[Absent]) -> [Answer; 3] {
     ]
 }
 
-/// What the comparison with RDMA needs where it was not measured.
+/// The requirements of the comparison with RDMA where it was not measured.
 fn transport_needs(stacks: Option<&Study>, absent: &[Absent]) -> Vec<String> {
     match stacks {
         Some(study) => super::lacking(study),

@@ -13,7 +13,7 @@ use crate::words::{known_beginning, words};
 /// Entries from which on numbers of one kind are a matrix.
 const MATRIX_MIN: usize = 4;
 
-/// A number, or that there is none because the machine was disturbed.
+/// A number, or its absence because the machine was disturbed.
 #[derive(Clone, Copy, Debug)]
 struct Entry<'a> {
     key: &'a str,

@@ -10,7 +10,7 @@ use crate::error::Error;
 pub(crate) struct Sampled {
     /// The samples.
     pub(crate) placed: Placed,
-    /// What the kernel let us sample.
+    /// The scope that the kernel permits.
     pub(crate) scope: Scope,
     /// Samples for which there was no room.
     pub(crate) lost: u64,

@@ -1,4 +1,5 @@
-//! Samples of what threads of a process execute, from perf_event_open: the address, and callers within the kernel.
+//! Samples of the code that threads of a process execute, from perf_event_open: the address, and callers within the
+//! kernel.
 //!
 //! The event is `cpu-clock`, a timer that runs while a thread runs: every machine has it, virtual ones too, and needs no
 //! counter of the processor. A section of the kernel in which interrupts are disabled is seen at its end.
@@ -26,7 +27,7 @@ const FRAMES_MAX: u16 = 16;
 /// In a list of callers, values from this one on are marks and no addresses (`PERF_CONTEXT_MAX`).
 const FIRST_MARK: u64 = -4095_i64 as u64;
 
-/// What the kernel lets us sample.
+/// The part of the code that the kernel permits to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {
@@ -37,10 +38,10 @@ pub(crate) enum Scope {
 }
 
 impl Scope {
-    /// Finds out what is permitted.
+    /// Finds the permitted scope.
     ///
     /// # Errors
-    /// [`Error::Lacking`]: nothing is.
+    /// [`Error::Lacking`]: nothing is permitted.
     pub(crate) fn permitted() -> Result<Self, Error> {
         let open = |scope: Self| scope.builder().build();
         let Err(refused) = open(Self::All) else { return Ok(Self::All) };
@@ -84,7 +85,7 @@ fn paranoid() -> String {
     text.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-/// Samples, by what was executed.
+/// Samples, by the executed code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Samples {
     /// Addresses in the kernel, the current one first, then callers.
@@ -149,8 +150,9 @@ const SAMPLE: u32 = 9;
 const LOST: u32 = 2;
 
 impl Samples {
-    /// Adds a record of the buffer: a sample is its address, and where the kernel is sampled a number of callers and these. Of
-    /// a program the number is zero, which perf-event2 0.7 takes for the end of the record, so it is read here.
+    /// Adds a record of the buffer: a sample is its address, and where the kernel is sampled a number of callers and
+    /// these. For a program the number is zero, which perf-event2 0.7 takes for the end of the record, so it is read
+    /// here.
     fn add_record(&mut self, kind: u32, bytes: &[u8]) {
         let words: Vec<u64> =
             bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes"))).collect();

@@ -1,16 +1,17 @@
 //! The layer of a function, by the beginning of its name; the longest beginning decides.
 //!
-//! Names of the kernel are compared without underscores in front. Names of programs are paths as Rust writes them, without
-//! `<` in front, and what drops a value belongs to the crate of the value; C functions have no underscores in front either.
+//! Names of the kernel are compared without underscores in front. Names of programs are paths as Rust writes them,
+//! without `<` in front, and code that drops a value belongs to the crate of the value; C functions have no underscores
+//! in front either.
 
 use super::layer::Layer;
 
-/// What a name tells.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// The layer.
     In(Layer),
-    /// A helper of whoever calls it.
+    /// A helper of its caller.
     Caller,
 }
 
@@ -135,14 +136,14 @@ const PROGRAM: &[Row] = &[
     (Caller, &["nvlane_reactor::random", "std::", "core::", "alloc::"]),
 ];
 
-/// What the name of a function of the kernel tells.
+/// The layer that a kernel function belongs to, by its name.
 pub(super) fn of_kernel(name: &str) -> Option<Place> {
     let name = name.trim_start_matches('_');
     // The padding in front of a function.
     longest(KERNEL, name.strip_prefix("pfx_").unwrap_or(name).trim_start_matches('_'))
 }
 
-/// What the name of a function of a program tells.
+/// The layer that a function of a program belongs to, by its name.
 pub(super) fn of_program(name: &str) -> Option<Place> {
     let name = name.strip_prefix("core::ptr::drop_in_place<").unwrap_or(name);
     longest(PROGRAM, name.trim_start_matches(['_', '<', '&', '*']))

@@ -44,7 +44,7 @@ fn start(server: &Arc<ServerConnection>, spec: &CeilingSpec) -> Result<(SocketAd
 /// The far end on the server's machine. It ends with this value.
 struct ServerFarEnd<'a> {
     server: &'a ServerConnection,
-    /// What the server said.
+    /// The error of the server.
     failure: Option<Error>,
     is_ended: bool,
 }
@@ -79,7 +79,7 @@ impl RemoteFarEnd for ServerFarEnd<'_> {
 impl Drop for ServerFarEnd<'_> {
     fn drop(&mut self) {
         if !self.is_ended {
-            // Of a server that is lost the far end has ended.
+            // With a server that is lost the far end has ended.
             let _ = self.server.request(&Request::EndCeiling);
         }
     }

@@ -193,7 +193,7 @@ impl ServerConnection {
         error
     }
 
-    /// A refusal of a request as what the server's machine lacks; another error as it is.
+    /// A refusal of a request as a requirement that the server's machine lacks; another error as it is.
     pub(super) fn as_lacking(&self, error: Error) -> Error {
         match error {
             Error::Server { reason, .. } if self.loss().is_none() => {

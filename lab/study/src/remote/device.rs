@@ -1,4 +1,4 @@
-//! The network device of a study server: its counters, and what a study may set on it for a target.
+//! The network device of a study server: its counters, and the settings that a study may make on it for a target.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(super) struct Device<'a> {
     data_address: IpAddr,
     /// In sysfs, if it is not virtual.
     place: Option<PathBuf>,
-    /// What is set on it, and the target that it is for.
+    /// The setting on it, and the target that it is for.
     steered: Option<(u32, Setting)>,
     on_event: &'a (dyn Fn(Event) + Sync),
 }
@@ -78,7 +78,7 @@ impl<'a> Device<'a> {
         Self { settings, data_address, place, steered: None, on_event }
     }
 
-    /// What a study may do with it.
+    /// The steering that a study may use on it.
     pub(super) fn steering(&self) -> Option<SteeringInterface> {
         let interface = self.settings.interface.clone()?;
         Some(SteeringInterface { has_arfs: has_arfs(&interface), interface })
@@ -130,7 +130,7 @@ impl<'a> Device<'a> {
         self.settings.interface.as_deref().ok_or_else(|| NOT_ALLOWED.to_owned())
     }
 
-    /// Takes back what is set for a target that has ended.
+    /// Takes back the setting for a target that has ended.
     pub(super) fn release(&mut self, number: u32) {
         if self.steered.as_ref().is_some_and(|(of, _)| *of == number) {
             self.take_back();
@@ -151,8 +151,8 @@ impl Drop for Device<'_> {
     }
 }
 
-/// Has a running target look at the record of the layout, whose priority it then gives to its connections, and checks that
-/// nothing is out of line with it.
+/// Makes a running target read the record of the layout, whose priority it then gives to its connections, and checks
+/// that there is no deviation from it.
 fn take_up(target: &LocalTarget, interface: &str) -> Result<(), String> {
     let pid = i32::try_from(target.pid()).ok().and_then(Pid::from_raw).ok_or("no process")?;
     kill_process(pid, Signal::HUP).map_err(|error| format!("the target: {error}"))?;
@@ -172,7 +172,7 @@ fn take_up(target: &LocalTarget, interface: &str) -> Result<(), String> {
     }
 }
 
-/// What is out of line with the layout of an interface, in the state of a target that has a class of it.
+/// Deviations from the layout of an interface, in the state of a target that has a class of it.
 fn deviations(state: &Value, interface: &str) -> Option<Vec<String>> {
     let class = state["adq"].as_array()?.iter().find(|class| class["interface"] == interface)?;
     let deviations = class["deviations"].as_array()?.iter();

@@ -1,4 +1,5 @@
-//! The far end of the plain-socket ceiling, as a study server runs it: a thread, with limits on what a study may ask for.
+//! The far end of the plain-socket ceiling, as a study server runs it: a thread, with limits on the requests of a
+//! study.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -69,7 +70,7 @@ fn failed(error: &std::io::Error) -> String {
     format!("the far end of the ceiling: {error}")
 }
 
-/// What a study asks for, if it may.
+/// The requested ceiling, if it is within the limits.
 fn spec(start: &StartCeiling, core: Option<usize>, connection_count_max: u64) -> Result<CeilingSpec, String> {
     let StartCeiling { depth, connections, io_bytes, memory_bytes, far_memory_bytes, tls, .. } = *start;
     let within = |what: &str, number: u64, max: u64| {

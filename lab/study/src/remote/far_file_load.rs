@@ -1,4 +1,4 @@
-//! A load on the server's file, as the study server runs it: with limits on what a study may ask for.
+//! A load on the server's file, as the study server runs it: with limits on the requests of a study.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +60,7 @@ fn outcome(finished: Finished) -> Result<Reply, String> {
     Ok(Reply::FileLoad { values, bins: bins(&report), loss })
 }
 
-/// What a study asks for, if it may.
+/// The requested load, if it is within the limits.
 fn workload(start: &StartFileLoad) -> Result<Workload, String> {
     let StartFileLoad { read_percent, io_bytes, jobs, depth, .. } = *start;
     let within = |what: &str, number: u32, max: u32| {

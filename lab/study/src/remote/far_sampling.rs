@@ -18,7 +18,7 @@ const END_TIME: Duration = Duration::from_secs(60);
 /// Time between two looks at the buffers, which have room for a tenth of a second and more.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The sampling of a study's targets, and the names of what was sampled.
+/// The sampling of a study's targets, and the names of sampled code.
 #[derive(Default)]
 pub(super) struct FarSampling {
     running: Option<Running>,

@@ -1,4 +1,4 @@
-//! A load on the server's file itself, without a network: what the file carries, for the comparison with its targets.
+//! A load on the server's file itself, without a network: the limit of the file, for the comparison with its targets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::load_values::value_named;
 #[derive(Debug)]
 pub(crate) struct RemoteFileLoad<'a>(&'a ServerConnection);
 
-/// What a load on the file came to.
+/// The outcome of a load on the file.
 #[derive(Debug)]
 pub(crate) struct FileLoadOutcome {
     /// Throughput, latency and processor time.
     pub(crate) values: Values,
     /// Latencies, us, and their numbers of operations.
     pub(crate) bins: Vec<(f64, u64)>,
-    /// What it lost to other load.
+    /// Its loss to other load.
     pub(crate) loss: Option<Loss>,
 }
 

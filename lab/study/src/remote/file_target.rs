@@ -54,15 +54,15 @@ impl RemoteFileTarget {
 
 impl Drop for RemoteFileTarget {
     fn drop(&mut self) {
-        // Of a server that is lost it has ended.
+        // With a server that is lost it has ended.
         let _ = self.server.request(&Request::Stop { target: self.number });
     }
 }
 
-/// Checks that a server can serve a file so. Returns what a reader has to know of the target.
+/// Checks that a server can serve a file by this kind of target. Returns facts about the target for the reader.
 ///
 /// # Errors
-/// What there has to be on the server's machine.
+/// The requirements on the server's machine.
 pub(crate) fn check(server: &ServerConnection, kind: FileTargetKind) -> Result<Option<String>, String> {
     match server.request(&Request::FileTarget { kind }) {
         Ok(Reply::FileTarget { needs: None, described }) => Ok(described),

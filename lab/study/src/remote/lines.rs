@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How long a read waits until it looks whether the caller still wants the line.
+/// Time that a read waits until it checks whether the caller still wants the line.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Time for the peer to take a line.
@@ -34,7 +34,7 @@ pub(crate) enum LineError {
 }
 
 impl LineError {
-    /// Text of the peer may be part of what the parser says: a beginning of it is enough.
+    /// Text of the peer may be part of the parser's message: a beginning of it is enough.
     fn form(error: &serde_json::Error) -> Self {
         Self::Form(error.to_string().chars().take(FORM_CHARS_MAX).collect())
     }

@@ -13,7 +13,7 @@ const END_TIME: Duration = Duration::from_secs(10);
 /// A thread that measures. It ends with this value.
 #[derive(Debug)]
 pub(super) struct Measuring {
-    /// What it does, for errors: "the program".
+    /// Its work, for errors: "the program".
     what: &'static str,
     stops: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Reply, String>>>,

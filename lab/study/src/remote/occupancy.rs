@@ -12,7 +12,7 @@ const OCCUPY_TIME: Duration = Duration::from_secs(2);
 pub(super) struct Occupancy(Mutex<Option<(SocketAddr, Instant)>>);
 
 impl Occupancy {
-    /// Reserves the server for a study. One that has just ended may still have to stop its targets: that is waited for.
+    /// Reserves the server for a study. Waits for one that has just ended and may still have to stop its targets.
     ///
     /// # Errors
     /// Another one runs.

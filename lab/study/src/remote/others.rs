@@ -1,4 +1,4 @@
-//! What other programs have of the cores of a study server.
+//! The time of other programs on the cores of a study server.
 
 use load::others::{Census, Others};
 
@@ -28,7 +28,7 @@ impl FarOthers {
     }
 }
 
-/// Where a server counts.
+/// The place where a server counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
     /// On another machine.
@@ -38,7 +38,7 @@ pub(crate) enum Counts {
 }
 
 impl ServerConnection {
-    /// Begins to count what others have of the server's cores.
+    /// Begins to count the time of others on the server's cores.
     ///
     /// # Errors
     /// The server is lost.
@@ -51,7 +51,7 @@ impl ServerConnection {
         }
     }
 
-    /// What others had of them since then.
+    /// The time of others on them since then.
     ///
     /// # Errors
     /// The server is lost.

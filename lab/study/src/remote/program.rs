@@ -52,7 +52,7 @@ impl RemotePeer {
 
 impl Drop for RemotePeer {
     fn drop(&mut self) {
-        // Of a server that is lost it has ended.
+        // With a server that is lost it has ended.
         let _ = self.server.request(&Request::Stop { target: self.number });
     }
 }
@@ -91,7 +91,7 @@ impl<'a> RemoteReader<'a> {
         }
     }
 
-    /// Bytes per second, and what the thread lost, once its time is over.
+    /// Bytes per second, and the loss of the thread, once its time is over.
     ///
     /// # Errors
     /// As [`start`](Self::start).

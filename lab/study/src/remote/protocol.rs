@@ -85,7 +85,7 @@ pub(crate) enum Request {
     Steer {
         /// Number of the target.
         target: u32,
-        /// How.
+        /// The way of steering.
         by: Steering,
     },
     /// Ends a target.
@@ -95,25 +95,25 @@ pub(crate) enum Request {
     },
     /// Version of a server to compare with.
     PeerVersion {
-        /// Which.
+        /// The kind.
         kind: PeerKind,
     },
     /// Starts a server to compare with, on the first of the server's cores. It counts as a target, and is read and stopped
     /// like one.
     StartPeer {
-        /// Which.
+        /// The kind.
         kind: PeerKind,
         /// Memory for values, MiB.
         memory_mib: u32,
     },
-    /// What the server lacks to serve a file by a target of the kernel or of SPDK.
+    /// The requirements that the server lacks to serve a file by a target of the kernel or of SPDK.
     FileTarget {
-        /// Which.
+        /// The kind.
         kind: FileTargetKind,
     },
-    /// Serves the server's file so. It counts as a target, and is read and stopped like one.
+    /// Serves the server's file by such a target. It counts as a target, and is read and stopped like one.
     StartFileTarget {
-        /// Which.
+        /// The kind.
         kind: FileTargetKind,
         /// Size of the file, bytes.
         bytes: u64,
@@ -139,7 +139,7 @@ pub(crate) enum Request {
     EndSampling,
     /// Energy of the server's machine so far.
     Energy,
-    /// Begins to count what other programs have of the server's cores; ends the count before.
+    /// Begins to count the time of other programs on the server's cores; ends the count before.
     WatchOthers,
     /// The count.
     Others,
@@ -159,7 +159,7 @@ pub(crate) struct StartTarget {
     pub(crate) namespaces: Vec<NamespaceKind>,
     /// Options of the data path.
     pub(crate) tuning: TargetTuning,
-    /// Whether its state is going to be asked for.
+    /// Whether its state will be requested.
     pub(crate) tells: bool,
     /// Number of the server's cores that it may use; absent: all.
     #[serde(default)]
@@ -170,7 +170,7 @@ pub(crate) struct StartTarget {
     /// Whether it serves memcached, too.
     #[serde(default)]
     pub(crate) memcached: bool,
-    /// Keys, and what it asks of its hosts.
+    /// Keys, and its demands on its hosts.
     #[serde(default)]
     pub(crate) keys: Option<SentKeys>,
 }
@@ -183,7 +183,7 @@ pub(crate) struct SentKeys {
     pub(crate) tls_key: String,
     /// The host's secret, in its text form.
     pub(crate) secret: String,
-    /// What the target asks of its hosts.
+    /// The target's demands on its hosts.
     pub(crate) access: KeyAccess,
 }
 
@@ -197,7 +197,7 @@ impl fmt::Debug for SentKeys {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StartMemoryReader {
-    /// In which order.
+    /// The order of its reads.
     pub(crate) access: Access,
     /// Warm-up, us.
     pub(crate) warm_up_us: u64,
@@ -313,10 +313,10 @@ pub(crate) enum Reply {
     PeerVersion(String),
     /// To [`Request::FileTarget`].
     FileTarget {
-        /// What there has to be; absent: nothing is missing.
+        /// The requirements; absent: nothing is missing.
         #[serde(default)]
         needs: Option<String>,
-        /// What a reader has to know of it.
+        /// Facts about it for the reader.
         #[serde(default)]
         described: Option<String>,
     },
@@ -335,7 +335,7 @@ pub(crate) enum Reply {
         values: BTreeMap<String, f64>,
         /// Latencies, us, and their numbers of operations.
         bins: Vec<(f64, u64)>,
-        /// What it lost to other load.
+        /// Its loss to other load.
         loss: Option<Loss>,
     },
     /// A program reads memory.
@@ -344,14 +344,14 @@ pub(crate) enum Reply {
     MemoryRead {
         /// Bytes per second.
         bytes_per_s: f64,
-        /// What it lost to other load.
+        /// Its loss to other load.
         loss: Option<Loss>,
     },
     /// Others are counted.
     OthersWatched {
         /// The server's process.
         process: u32,
-        /// Which start of which machine this is.
+        /// Identifier of the machine since its boot.
         boot: Option<String>,
     },
     /// To [`Request::Others`].
@@ -360,7 +360,7 @@ pub(crate) enum Reply {
     SamplingStarted,
     /// To [`Request::EndSampling`].
     Sampled(SentSamples),
-    /// To [`Request::Energy`]. Differences of two readings are what counts.
+    /// To [`Request::Energy`]. Only differences of two readings are meaningful.
     Energy {
         /// Of the processor packages and their memory, J.
         joules: f64,
@@ -397,7 +397,7 @@ pub(crate) enum Reply {
     CeilingEnded {
         /// Its processor time.
         time: CpuTime,
-        /// What it lost to other load.
+        /// Its loss to other load.
         loss: Option<Loss>,
     },
     /// The request cannot be fulfilled.

@@ -23,7 +23,7 @@ const COUNT_MAX: u64 = 1 << 33;
 /// Samples of a target's threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SentSamples {
-    /// What the server's kernel permits.
+    /// The scope that the server's kernel permits.
     scope: Scope,
     /// Samples for which there was no room.
     lost: u64,

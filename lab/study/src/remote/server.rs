@@ -18,7 +18,7 @@ const THREAD_COUNT_MAX: usize = 256;
 /// Time between two reports of connections that were closed for newer ones.
 const REPORT_TIME: Duration = Duration::from_secs(10);
 
-/// How long the server waits for a connection until it looks whether it is to end.
+/// Time that the server waits for a connection until it checks whether it is to end.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// A server that listens.
@@ -49,7 +49,7 @@ impl StudyServer {
     /// Its address.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system does not report it.
     pub fn address(&self) -> Result<SocketAddr, Error> {
         self.listener.local_addr().map_err(|error| Error::system("the address of the server", error))
     }

@@ -90,7 +90,7 @@ pub(super) fn serve(
     };
     match greet(settings, &mut lines, &is_stopped) {
         Ok(()) => drop(place),
-        // The server reports how many gave way.
+        // The server reports how many were closed for newer ones.
         Err(_) if place.is_lost() => return,
         Err(reason) => return refused(&mut lines, reason),
     }
@@ -167,7 +167,7 @@ struct Session<'a> {
     energy: FarEnergy,
     others: FarOthers,
     targets: BTreeMap<u32, StartedTarget>,
-    // What is set on it goes after the targets.
+    // Its setting goes after the targets.
     device: Device<'a>,
     /// Other servers, with numbers among those of the targets.
     peers: BTreeMap<u32, PeerServer>,
@@ -182,7 +182,7 @@ struct Session<'a> {
     scratch: Option<Scratch>,
     ceiling: Option<FarCeiling>,
     reader: Option<Measuring>,
-    /// What the reader reads.
+    /// The memory of the reader.
     memory: Option<Arc<MemoryLoad>>,
     /// Lanes of a target and connections of a ceiling, by the limit on descriptors.
     lane_count_max: u64,
@@ -388,7 +388,7 @@ impl Session<'_> {
         }
     }
 
-    /// A port of the range for what listens next; 0 without a range.
+    /// A port of the range for the next listener; 0 without a range.
     fn free_port(&mut self) -> Result<u16, String> {
         let port = match self.settings.data_ports {
             Some(range) => range.free_port(self.data_address, self.last_port)?,

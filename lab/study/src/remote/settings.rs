@@ -1,4 +1,4 @@
-//! Settings of a study server, and what it tells its operator.
+//! Settings of a study server, and its messages to its operator.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub struct ServerSettings {
     pub token: AccessToken,
 }
 
-/// What a server tells its operator.
+/// A message of a server to its operator.
 #[derive(Debug)]
 pub enum Event {
     /// A study began.
@@ -36,10 +36,10 @@ pub enum Event {
     Ended(SocketAddr, Option<String>),
     /// A connection was refused.
     Refused(SocketAddr, String),
-    /// So many connections that had not proven the token were closed for newer ones.
+    /// This number of connections that had not proven the token were closed for newer ones.
     Crowded(u64),
-    /// The interface was set for a target of the study: how.
+    /// The interface was set for a target of the study: the means.
     Set(String, &'static str),
-    /// What was set was taken back, or not, which the standard error explains.
+    /// The setting was taken back, or not, which the standard error explains.
     TakenBack(String, bool),
 }

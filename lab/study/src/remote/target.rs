@@ -134,7 +134,7 @@ impl RemoteTarget {
 impl Drop for RemoteTarget {
     fn drop(&mut self) {
         if !self.is_stopped {
-            // Of a server that is lost the target has ended.
+            // With a server that is lost the target has ended.
             let _ = self.server.request(&Request::Stop { target: self.target });
         }
     }

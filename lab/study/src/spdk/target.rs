@@ -40,7 +40,7 @@ pub(crate) struct SpdkTarget {
 /// Its program.
 ///
 /// # Errors
-/// What there has to be.
+/// The requirements.
 pub(crate) fn program() -> Result<PathBuf, String> {
     super::program(PROGRAM)
 }
@@ -58,7 +58,7 @@ impl SpdkTarget {
         std::fs::write(&configuration, configuration_of(address, nqn, file)).map_err(failed)?;
         let log = std::fs::File::create(place(OUTPUT)).map_err(failed)?;
         let mut command = command(&program().map_err(Error::Lacking)?);
-        // Without PCI: no device of this machine is to be taken over.
+        // Without PCI: no device of this machine must be taken over.
         command
             .arg("-u")
             .arg("-c")

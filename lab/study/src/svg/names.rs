@@ -14,12 +14,12 @@ const SLANTS: [f64; 2] = [-45.0, -62.0];
 /// The longest slanted name; the rest of a longer one is left out.
 const LETTERS_MAX: usize = 22;
 
-/// How the names of a plot are written.
+/// The form of the names of a plot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Names {
-    /// Upright, in lines of at most so many letters; and the lines of the tallest.
+    /// Upright, in lines of at most this number of letters; and the lines of the tallest.
     Upright { letters: usize, lines: usize },
-    /// Slanted by so many degrees, and the letters of the longest.
+    /// Slanted by this number of degrees, and the letters of the longest.
     Slanted { letters: usize, slant: f64 },
 }
 

@@ -1,5 +1,5 @@
-//! Where the targets of `adq` run: in a network namespace of this machine, or on the machine of a study server; and how their
-//! device steers to them.
+//! The place of the targets of `adq`: a network namespace of this machine, or the machine of a study server; and how
+//! their device steers to them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ const NEIGHBOUR_PORT: u16 = 4421;
 /// The neighbour's load: writes per second, bytes, and most of them in flight.
 const NEIGHBOUR: [(&str, &str); 4] = [("-w", "randwrite"), ("-o", "65536"), ("-q", "16"), ("--rate", "1000")];
 
-/// What a device does for the application of a cell.
+/// The settings of a device for the application of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// Whether the application's reactor polls its queue.
@@ -29,7 +29,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// What a cell names.
+    /// The settings that a cell names.
     fn of(switch: &str) -> Self {
         let steering = match switch {
             ON => Some(Steering::OwnQueues),
@@ -86,7 +86,7 @@ impl Application {
 
 impl Place {
     /// # Errors
-    /// There is no such network, or its device cannot be set so.
+    /// There is no such network, or its device cannot be set that way.
     pub(super) fn new(bench: &Bench, switch: &str, application: &str) -> Result<Self, Error> {
         let (wanted, application) = (Wanted::of(switch), application.to_owned());
         let is_local = !bench.is_remote();
@@ -172,7 +172,7 @@ impl Here {
 fn serve_there(bench: &Bench, wanted: Wanted, application: &str) -> Result<Application, Error> {
     let tuning = TargetTuning { busy_poll_us: Some(wanted.poll_us()), ..TargetTuning::default() };
     let options = ServedOptions {
-        // The server asks it whether it has seen the layout.
+        // The server asks the target whether it has seen the layout.
         tells: true,
         // The server chooses another address.
         memcached: (application == MEMCACHED).then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
@@ -241,7 +241,7 @@ impl Neighbour {
     /// Ends it.
     ///
     /// # Errors
-    /// Its load was not there until now.
+    /// Its load has ended before.
     pub(super) fn end(mut self) -> Result<(), Error> {
         match self.load.try_wait() {
             Ok(None) => Ok(()),

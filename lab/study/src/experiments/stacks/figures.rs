@@ -60,7 +60,7 @@ fn load_name(jobs: u32, depth: u32) -> String {
     if jobs == 1 { format!("depth {depth}") } else { format!("{jobs} jobs of depth {depth}") }
 }
 
-/// How many cores the jobs had, if they were fewer than jobs.
+/// Number of cores of the jobs, if there were fewer cores than jobs.
 pub(super) fn shared_cores(measured: &Measured) -> Option<String> {
     let of_many = measured.cells.iter().filter(|cell| cell.cell.word("jobs") == JOBS);
     let cores = of_many.filter_map(|cell| cell.median("cores_per_side")).reduce(f64::min)?;
@@ -141,7 +141,7 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
     figures
 }
 
-/// Parts of the processor time of an operation: name, and the value, or what the machine used beyond all of them.
+/// Parts of the processor time of an operation: name, and the value, or the machine's time beyond all of them.
 const PARTS: [(&str, Option<&str>); 5] = [
     ("host, user", Some("host_user_us")),
     ("host, kernel", Some("host_kernel_us")),
@@ -181,7 +181,7 @@ fn each_machine(cell: &CellRounds) -> impl Iterator<Item = (f64, f64)> {
     })
 }
 
-/// What the machine used beside the two processes. Its time is counted in ticks and may come out a little below theirs.
+/// The machine's time beside the two processes. It is counted in ticks and may come out a little below theirs.
 fn each_rest(cell: &CellRounds) -> Vec<f64> {
     each_machine(cell).map(|(machine, processes)| (machine - processes).max(0.0)).collect()
 }

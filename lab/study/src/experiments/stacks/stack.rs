@@ -71,7 +71,7 @@ impl Stack {
     /// Checks that it can be used on the machines of a bench.
     ///
     /// # Errors
-    /// What there has to be.
+    /// The requirements.
     pub(super) fn check(self, bench: &Bench) -> Result<(), String> {
         let host = match self.host {
             Software::Kernel => KernelHost::check(self.transport),
@@ -84,17 +84,17 @@ impl Stack {
         all_needs([host, target, cores])
     }
 
-    /// What a reader has to know of its target.
+    /// Facts about its target, for the reader.
     pub(super) fn target_described(self, bench: &Bench) -> Option<String> {
         check_target(self.target_kind()?, bench).ok().flatten()
     }
 
-    /// What a reader has to know of its host.
+    /// Facts about its host, for the reader.
     pub(super) fn host_described(self) -> Option<String> {
         (self.host == Software::Spdk).then(spdk::described).flatten()
     }
 
-    /// Its target, if that is none of nvlane's.
+    /// Its target, if that is not one of nvlane's.
     fn target_kind(self) -> Option<FileTargetKind> {
         match self.target {
             Software::Kernel => Some(match self.transport {
@@ -168,7 +168,7 @@ fn all_needs(checks: impl IntoIterator<Item = Result<(), String>>) -> Result<(),
     if needs.is_empty() { Ok(()) } else { Err(needs.join("; ")) }
 }
 
-/// Checks that the machine of the targets has one of this kind. Returns what a reader has to know of it.
+/// Checks that the machine of the targets has one of this kind. Returns facts about it for the reader.
 fn check_target(kind: FileTargetKind, bench: &Bench) -> Result<Option<String>, String> {
     match &bench.server {
         Some(server) => remote::file_target::check(server, kind),

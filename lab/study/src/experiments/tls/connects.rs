@@ -22,7 +22,7 @@ const COUNT_MIN: u64 = 10;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a host does before its first command.
+/// The steps of a host before its first command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protection {
     Clear,

@@ -1,8 +1,8 @@
 //! A lane beside hosts that connect and authenticate: 100 connects a second, and a flood of ffdhe4096 exponentiations that
 //! cost the attackers nothing.
 //!
-//! The same connects to a second target, beside the attackers, show what they cost the lane's host on a machine with two
-//! cores, whatever target they are for.
+//! The same connects to a second target, beside the attackers, show their cost for the lane's host on a machine with
+//! two cores, whatever target they are for.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use crate::side_load::{Place, beside};
 pub(super) const KEPT: Bar = Bar::AtLeast(0.8);
 
 const CONNECTS_PER_S: f64 = 100.0;
-/// Share of that rate from which on a measurement is one.
+/// Share of that rate from which on a measurement is valid.
 const CONNECTED_SHARE: f64 = 0.95;
 /// Threads that connect: as many associations are under way at once.
 const CONNECTING_COUNT: usize = 8;
@@ -53,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Room for a challenge, bytes.
 const ROOM_BYTES: u32 = 4096;
 
-/// What goes on beside the lane.
+/// The activity beside the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -141,8 +141,8 @@ fn closed(bench: &Bench, keys: &Keys) -> Load {
     Load { options: healthy_options(keys).tuned(|tuning| tuning.spin = Duration::MAX), ..load }
 }
 
-/// Runs the lane's load. `steps_back`: with no more right to the core than the threads beside it, so that its throughput
-/// counts per second of processor time, and what it waited for the core is no disturbance.
+/// Runs the lane's load. `steps_back`: with no more right to the core than the threads beside it, so that its
+/// throughput counts per second of processor time, and its wait for the core is no disturbance.
 fn run(bench: &Bench, served: &Served, load: Load, steps_back: bool) -> Result<Values, Error> {
     let work = || -> Result<Values, Error> {
         if steps_back {

@@ -1,4 +1,4 @@
-//! Idle lanes with TLS, beside as many in clear.
+//! Idle lanes with TLS, beside as many without.
 
 use super::Targets;
 use crate::experiments::prelude::*;

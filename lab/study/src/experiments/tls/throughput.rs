@@ -1,4 +1,4 @@
-//! Throughput and latency of a lane with TLS: beside its ceiling, and beside a lane in clear.
+//! Throughput and latency of a lane with TLS: beside its ceiling, and beside an unencrypted lane.
 
 use load::workload::format_bytes;
 
@@ -9,9 +9,9 @@ use crate::load_values::{us, values};
 
 /// Share of the ceiling.
 pub(super) const SHARE: Bar = Bar::AtLeast(0.9);
-/// What TLS adds to the median of a single operation of 4 KiB, µs.
+/// The time that TLS adds to the median of a single operation of 4 KiB, µs.
 pub(super) const ADDED_US: Bar = Bar::AtMost(4.0);
-/// Throughput of large reads with TLS over that in clear.
+/// Throughput of large reads with TLS over that without.
 pub(super) const LARGE_READ: Bar = Bar::AtLeast(0.5);
 
 const LARGE_BYTES: u32 = 128 << 10;
@@ -22,7 +22,7 @@ pub(super) const DIRECTIONS: [(&str, u8); 2] = [("read", 100), ("write", 0)];
 
 pub(super) const KIND: &str = "load";
 
-/// Each load in clear, then with TLS.
+/// Each load without TLS, then with it.
 pub(super) fn cells() -> impl Iterator<Item = Cell> {
     DIRECTIONS.into_iter().flat_map(|(direction, _)| {
         SIZES.into_iter().flat_map(move |bytes| {
