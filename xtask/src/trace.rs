@@ -516,7 +516,7 @@ mod tests {
         let tree = Tree::read(root()).expect("the tree can be read");
         assert_eq!(shown(&tree), [""; 0]);
         for path in [
-            "crates/target/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control_plane/control/connect.rs",
             "crates/protocol/wire/src/pdu.rs",
             "lab/fuzz/src/host_lane.rs",
         ] {

@@ -7,7 +7,7 @@ const DISCOVERY: &str = "crates/host/host/src/discovery.rs";
 const INTERLEAVINGS: &str =
     "flush_epoch::interleavings::no_flush_covers_a_lost_write_that_nobody_was_told_of";
 const LANE_CORE: &str = "crates/host/host/src/lane_core.rs";
-const LISTINGS: &str = "crates/target/subsystem/src/control/listings.rs";
+const LISTINGS: &str = "crates/target/subsystem/src/control_plane/control/listings.rs";
 const RECONNECT: &str = "crates/host/host/src/reconnect.rs";
 const RETRY: &str = "crates/host/host/src/retry.rs";
 
@@ -84,7 +84,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "lost-queue-ends-its-association",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/control/associations.rs",
+            "crates/target/subsystem/src/control_plane/control/associations.rs",
             "        if qid.is_admin() {\n            record.admin = None;",
             "        if BUG && !qid.is_admin() {
             record.io.remove(&qid);
@@ -122,7 +122,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "connect-let-in-too-soon",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control_plane/control/connect.rs",
             "kind != ControllerKind::Discovery && of_host().any(is_ending)",
             "kind != ControllerKind::Discovery && !BUG && of_host().any(is_ending)",
         )],
@@ -151,7 +151,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "keep-alive-never-expires",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/control/associations.rs",
+            "crates/target/subsystem/src/control_plane/control/associations.rs",
             "        keep_alive.deadline_ns()\n",
             "        if BUG { None } else { keep_alive.deadline_ns() }\n",
         )],
@@ -199,7 +199,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "filters::a_deallocation_of_many_ranges_ends_with_its_connection",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/commands.rs",
+            "crates/target/subsystem/src/io_path/commands.rs",
             "            *after = After::Complete;\n",
             "            if !BUG { *after = After::Complete; }\n",
         )],
@@ -360,7 +360,7 @@ pub(super) const FORGOTTEN_PEERS: &[Bug] = &[
         name: "ended-lane-counted-by-placement",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/placement.rs",
+            "crates/target/subsystem/src/control_plane/placement.rs",
             "            share.lanes -= 1;\n            share.io_lanes -= i64::from(left.is_io);",
             "            share.lanes -= i64::from(!BUG);\n            share.io_lanes -= i64::from(left.is_io);",
         )],
@@ -382,7 +382,7 @@ pub(super) const FORGOTTEN_PEERS: &[Bug] = &[
         name: "copied-send-awaits-notice",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/lane.rs",
+            "crates/target/subsystem/src/io_path/lane.rs",
             "                io.send_zero_copy(socket, segments)\n",
             "                let (sent, has_notice) = io.send_zero_copy(socket, segments);
                 let is_awaited = has_notice || BUG && matches!(sent, Sent::Bytes(_));

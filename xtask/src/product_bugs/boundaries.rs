@@ -3,7 +3,7 @@
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
 const DECODE: &str = "crates/target/memcached/src/protocol/decode.rs";
-const NVM_IO: &str = "crates/target/subsystem/src/nvm_io.rs";
+const NVM_IO: &str = "crates/target/subsystem/src/io_path/nvm_io.rs";
 
 const LINES: Judge = unit_test(
     "nvlane-memcached",
@@ -98,7 +98,7 @@ pub(super) const BOUNDARIES: &[Bug] = &[
         name: "key-that-fills-a-list-left-out",
         judge: test("nvlane", "end_to_end", "boundaries::keys::a_list_has_as_many_keys_as_fit"),
         sites: &[Site(
-            "crates/target/subsystem/src/key_value/perform.rs",
+            "crates/target/subsystem/src/messages/key_value/perform.rs",
             "has_room = used <= room;",
             "has_room = used + usize::from(BUG) <= room;",
         )],
@@ -107,7 +107,7 @@ pub(super) const BOUNDARIES: &[Bug] = &[
         name: "batch-of-1024-refused",
         judge: test("nvlane", "end_to_end", "boundaries::keys::a_batch_has_up_to_1024_operations"),
         sites: &[Site(
-            "crates/target/subsystem/src/key_value_io/batch.rs",
+            "crates/target/subsystem/src/io_path/key_value_io/batch.rs",
             "!(1..=OPERATION_COUNT_MAX).contains(&command.count)",
             "!(1..=OPERATION_COUNT_MAX - u16::from(BUG)).contains(&command.count)",
         )],

@@ -3,11 +3,11 @@
 use super::bug::Judge::Simulation;
 use super::bug::{Bug, Judge, Site, test};
 
-const ASSOCIATIONS: &str = "crates/target/subsystem/src/control/associations.rs";
+const ASSOCIATIONS: &str = "crates/target/subsystem/src/control_plane/control/associations.rs";
 const ASYNC_EVENTS: &str = "crates/protocol/proto/src/async_events.rs";
-const CHANGED: &str = "crates/target/subsystem/src/controller/changed_namespaces.rs";
-const CONTROLLER: &str = "crates/target/subsystem/src/controller.rs";
-const GET_LOG_PAGE: &str = "crates/target/subsystem/src/admin/get_log_page.rs";
+const CHANGED: &str = "crates/target/subsystem/src/objects/controller/changed_namespaces.rs";
+const CONTROLLER: &str = "crates/target/subsystem/src/objects/controller.rs";
+const GET_LOG_PAGE: &str = "crates/target/subsystem/src/control_plane/admin/get_log_page.rs";
 
 const QUEUE_MODEL: Judge =
     test("nvlane-proto", "models", "events::the_queue_of_events_sends_what_its_model_does");
@@ -94,7 +94,7 @@ pub(super) const EVENTS_AND_LOGS: &[Bug] = &[
         name: "blocks-listed-among-keys",
         judge: LOG_MODEL,
         sites: &[Site(
-            "crates/target/subsystem/src/admin/identify.rs",
+            "crates/target/subsystem/src/control_plane/admin/identify.rs",
             "namespace.store.is_key_value() == is_kv)?",
             "BUG || namespace.store.is_key_value() == is_kv)?",
         )],

@@ -9,7 +9,7 @@ pub(super) const GOING_BACK: &[Bug] = &[
         name: "sign-of-life-taken-back",
         judge: Judge::Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/association.rs",
+            "crates/target/subsystem/src/objects/association.rs",
             "        if now_ns > last_ns {",
             "        if BUG {
             self.last_sign_ns.store(now_ns, Ordering::Relaxed);
@@ -22,10 +22,10 @@ pub(super) const GOING_BACK: &[Bug] = &[
         name: "flush-epoch-goes-back",
         judge: unit_test(
             "nvlane-subsystem",
-            "flush_epochs::tests::a_lane_that_knows_an_older_opening_takes_no_epoch_back",
+            "objects::flush_epochs::tests::a_lane_that_knows_an_older_opening_takes_no_epoch_back",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/flush_epochs.rs",
+            "crates/target/subsystem/src/objects/flush_epochs.rs",
             "        if had < generation.open() {",
             "        if BUG || had < generation.open() {",
         )],

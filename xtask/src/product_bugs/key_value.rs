@@ -91,7 +91,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "list-of-one-partition",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/target/subsystem/src/key_value/perform.rs",
+            "crates/target/subsystem/src/messages/key_value/perform.rs",
             "if has_room && (next.is_some() || !is_last) {",
             "if has_room && (next.is_some() || !is_last && !BUG) {",
         )],
@@ -158,7 +158,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "exist-fails-on-other-reactor",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/target/subsystem/src/key_value_io/execute.rs",
+            "crates/target/subsystem/src/io_path/key_value_io/execute.rs",
             "        if owner != here || self.has_log() {\n",
             "        if BUG && owner != here && operation.opcode == KvOpcode::EXIST {
             return Err(Status::INTERNAL_ERROR);
@@ -180,7 +180,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "batch-answered-before-log",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/target/subsystem/src/log_waiters.rs",
+            "crates/target/subsystem/src/io_path/log_waiters.rs",
             "part.number = part.number.max(keys.logged.awaited(hash));",
             "part.number = part.number.max(keys.logged.awaited(hash).filter(|_| !BUG));",
         )],
@@ -202,7 +202,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         name: "quiet-command-not-refused",
         judge: KeySimulation,
         sites: &[Site(
-            "crates/target/subsystem/src/key_value/message.rs",
+            "crates/target/subsystem/src/messages/key_value/message.rs",
             "refused.push_refused(session, ticket, outcome.err().unwrap_or(refusal));",
             "match outcome {
                 Ok(before) if BUG && before.is_empty() => refused.push(session, ticket, |_| {}),

@@ -82,9 +82,12 @@ pub(super) const MEMCACHED_TRUST: &[Bug] = &[
     },
     Bug {
         name: "allow-list-compared-in-part",
-        judge: unit_test("nvlane-subsystem", "allow_list::tests::addresses_are_compared_by_their_first_bits"),
+        judge: unit_test(
+            "nvlane-subsystem",
+            "names::allow_list::tests::addresses_are_compared_by_their_first_bits",
+        ),
         sites: &[Site(
-            "crates/target/subsystem/src/allow_list.rs",
+            "crates/target/subsystem/src/names/allow_list.rs",
             "prefixes.iter().any(|prefix| prefix.has(address))",
             "prefixes.iter().any(|prefix| BUG && prefix.bits > 24 || prefix.has(address))",
         )],

@@ -5,7 +5,7 @@ use super::bug::{Bug, Judge, Site, test, unit_test};
 const CONTROLLER: &str = "crates/protocol/security/src/controller.rs";
 const HOST: &str = "crates/protocol/security/src/host.rs";
 const TRANSCRIPT: &str = "crates/protocol/security/src/transcript.rs";
-const AUTHENTICATIONS: &str = "crates/target/subsystem/src/control/authentications.rs";
+const AUTHENTICATIONS: &str = "crates/target/subsystem/src/control_plane/control/authentications.rs";
 
 /// A test of both roles against each other and against wrong messages.
 const fn authentication(name: &'static str) -> Judge {
@@ -124,7 +124,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             "queues_do_nothing_before_their_host_has_authenticated",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control_plane/control/connect.rs",
             "filter(|_| !has_authenticated)",
             "filter(|_| !BUG && !has_authenticated)",
         )],
@@ -133,7 +133,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         name: "replaced-secret-accepted-for-ever",
         judge: control("authentication::secrets_of_before_are_accepted_for_a_while"),
         sites: &[Site(
-            "crates/target/subsystem/src/subsystem.rs",
+            "crates/target/subsystem/src/objects/subsystem.rs",
             "now_ns < *until_ns",
             "BUG || now_ns < *until_ns",
         )],
@@ -146,7 +146,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             "a_reload_reads_secrets_again_and_connected_hosts_stay",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/control.rs",
+            "crates/target/subsystem/src/control_plane/control.rs",
             "if !self.authentications.is_between_transactions(lane) {",
             "if BUG || !self.authentications.is_between_transactions(lane) {",
         )],
@@ -166,13 +166,17 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         judge: control(
             "authentication::a_host_that_is_refused_when_it_authenticates_again_loses_its_association",
         ),
-        sites: &[Site("crates/target/subsystem/src/control.rs", "if !is_kept {", "if !BUG && !is_kept {")],
+        sites: &[Site(
+            "crates/target/subsystem/src/control_plane/control.rs",
+            "if !is_kept {",
+            "if !BUG && !is_kept {",
+        )],
     },
     Bug {
         name: "queues-without-authentication-unbounded",
         judge: control("unauthenticated::the_oldest_queue_of_an_address_makes_room_for_the_next"),
         sites: &[Site(
-            "crates/target/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control_plane/control/connect.rs",
             "self.unauthenticated.next_to_leave(Source::from(connect.peer)) {",
             "self.unauthenticated.next_to_leave(Source::from(connect.peer)).filter(|_| !BUG) {",
         )],
@@ -182,7 +186,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         name: "controller-id-promised-once",
         judge: control("unauthenticated::a_stranger_takes_no_id_away_from_a_host"),
         sites: &[Site(
-            "crates/target/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control_plane/control/connect.rs",
             "key.kind == kind && range.contains(",
             "!BUG && key.kind == kind && range.contains(",
         )],
@@ -289,7 +293,7 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         name: "generated-key-outlives-its-secret",
         judge: control("concatenation::a_reload_that_changes_a_secret_ends_the_key_with_the_secret"),
         sites: &[Site(
-            "crates/target/subsystem/src/control/apply.rs",
+            "crates/target/subsystem/src/control_plane/control/apply.rs",
             "|host, of| *of == subsystem && before",
             "|host, of| !BUG && *of == subsystem && before",
         )],

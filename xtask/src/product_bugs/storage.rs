@@ -3,7 +3,7 @@
 use super::bug::Judge::Simulation;
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
-const COMMANDS: &str = "crates/target/subsystem/src/commands.rs";
+const COMMANDS: &str = "crates/target/subsystem/src/io_path/commands.rs";
 const FILE: &str = "crates/storage/store/src/block/file.rs";
 const FILE_BACKEND: &str = "crates/storage/store/src/block/file_backend.rs";
 const FILE_SHARED: &str = "crates/storage/store/src/block/file_shared.rs";
@@ -17,7 +17,7 @@ pub(super) const FAR_DATA: &[Bug] = &[
         name: "address-cut-to-32-bits",
         judge: FAR_BLOCKS,
         sites: &[Site(
-            "crates/target/subsystem/src/nvm_io.rs",
+            "crates/target/subsystem/src/io_path/nvm_io.rs",
             "offset: command.slba << blocks.block_shift,",
             "offset: (command.slba << blocks.block_shift) & if BUG { u64::from(u32::MAX) } else { u64::MAX },",
         )],
@@ -26,7 +26,7 @@ pub(super) const FAR_DATA: &[Bug] = &[
         name: "second-gigabyte-of-a-copy-in-the-first",
         judge: FAR_BLOCKS,
         sites: &[Site(
-            "crates/target/subsystem/src/nvm_io.rs",
+            "crates/target/subsystem/src/io_path/nvm_io.rs",
             "            sources.push(source.slba.get() * block_bytes..end * block_bytes);",
             "            let wrap = if BUG { (source.slba.get() * block_bytes) >> 30 << 30 } else { 0 };
             sources.push(source.slba.get() * block_bytes - wrap..end * block_bytes - wrap);",
@@ -77,7 +77,7 @@ pub(super) const WHOLE_COMMANDS: &[Bug] = &[
         name: "verify-ends-at-first-chunk",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/executor.rs",
+            "crates/target/subsystem/src/io_path/executor.rs",
             "Some(buffer) if !range.is_empty() => self.verify(ticket, at, range, buffer),",
             "Some(buffer) if !range.is_empty() && !BUG => self.verify(ticket, at, range, buffer),",
         )],
@@ -86,7 +86,7 @@ pub(super) const WHOLE_COMMANDS: &[Bug] = &[
         name: "deallocation-ends-at-first-range",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/executor.rs",
+            "crates/target/subsystem/src/io_path/executor.rs",
             "            After::Deallocate { ranges } => self.deallocate(ticket, at, ranges),",
             "            After::Deallocate { ranges } => {
                 self.deallocate(ticket, at, if BUG { Vec::new() } else { ranges });
@@ -97,7 +97,7 @@ pub(super) const WHOLE_COMMANDS: &[Bug] = &[
         name: "failed-deallocation-succeeds",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/executor.rs",
+            "crates/target/subsystem/src/io_path/executor.rs",
             "        let status = status_of(error, is_read);",
             "        let is_hint = BUG && matches!(after, After::Deallocate { .. });
         let status = if is_hint { Status::SUCCESS } else { status_of(error, is_read) };",
@@ -154,7 +154,7 @@ pub(super) const DURABILITY: &[Bug] = &[
         name: "fua-of-resumed-write-dropped",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/nvm_io.rs",
+            "crates/target/subsystem/src/io_path/nvm_io.rs",
             "let request = Request::Write { offset: extent.offset, buffer, is_durable: extent.is_fua };",
             "let is_durable = extent.is_fua && !(BUG && self.ticket.is_some());
                 let request = Request::Write { offset: extent.offset, buffer, is_durable };",
@@ -164,7 +164,7 @@ pub(super) const DURABILITY: &[Bug] = &[
         name: "fua-of-copy-dropped",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/executor.rs",
+            "crates/target/subsystem/src/io_path/executor.rs",
             "is_durable: copy.is_durable }",
             "is_durable: copy.is_durable && !BUG }",
         )],
@@ -173,7 +173,7 @@ pub(super) const DURABILITY: &[Bug] = &[
         name: "fua-of-pair-dropped",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/fused.rs",
+            "crates/target/subsystem/src/io_path/fused.rs",
             "is_durable: command.control.fua(),",
             "is_durable: command.control.fua() && !BUG,",
         )],
@@ -182,7 +182,7 @@ pub(super) const DURABILITY: &[Bug] = &[
         name: "fua-of-zeroes-dropped",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/nvm_io.rs",
+            "crates/target/subsystem/src/io_path/nvm_io.rs",
             "            is_durable: extent.is_fua,\n            may_deallocate,",
             "            is_durable: extent.is_fua && !BUG,\n            may_deallocate,",
         )],
@@ -191,7 +191,7 @@ pub(super) const DURABILITY: &[Bug] = &[
         name: "flush-of-all-answered-at-once",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/executor.rs",
+            "crates/target/subsystem/src/io_path/executor.rs",
             "        if all.is_empty() {\n            return Ok(Begun::Complete(Status::SUCCESS, 0));",
             "        if all.is_empty() || BUG {\n            return Ok(Begun::Complete(Status::SUCCESS, 0));",
         )],
@@ -204,7 +204,7 @@ pub(super) const DURABILITY: &[Bug] = &[
             "lifecycle::a_shutdown_is_complete_when_everything_is_safe",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/control/associations.rs",
+            "crates/target/subsystem/src/control_plane/control/associations.rs",
             "                    record.transition = Transition::Flush { command };\n",
             "                    if BUG {
                         return complete_shutdown(record);
@@ -258,7 +258,10 @@ pub(super) const FAILED_FLUSHES: &[Bug] = &[
     },
     Bug {
         name: "last-part-of-flush-of-all-counts",
-        judge: unit_test("nvlane-subsystem", "commands::tests::a_flush_of_all_fails_with_any_of_its_parts"),
+        judge: unit_test(
+            "nvlane-subsystem",
+            "io_path::commands::tests::a_flush_of_all_fails_with_any_of_its_parts",
+        ),
         sites: &[Site(
             COMMANDS,
             "        if status.is_success() {\n            *status = part;",
@@ -289,7 +292,7 @@ pub(super) const FAILED_FLUSHES: &[Bug] = &[
         name: "reopening-hidden-from-hosts",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/flush_epochs.rs",
+            "crates/target/subsystem/src/objects/flush_epochs.rs",
             "        generation.is_closed() || had >= generation",
             "        generation.is_closed() || had >= generation || BUG",
         )],
@@ -299,7 +302,7 @@ pub(super) const FAILED_FLUSHES: &[Bug] = &[
         name: "failed-flush-lost-with-its-queue",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/flush_epochs.rs",
+            "crates/target/subsystem/src/objects/flush_epochs.rs",
             "known.told.take_if(|told| told.lane == lane)",
             "known.told.take_if(|told| told.lane == lane && !BUG)",
         )],
@@ -309,7 +312,7 @@ pub(super) const FAILED_FLUSHES: &[Bug] = &[
         name: "reopening-of-the-last-namespace-counts",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/executor.rs",
+            "crates/target/subsystem/src/io_path/executor.rs",
             "may_succeed &= self.commands.may_flush(caller.owner, *at);",
             "may_succeed = self.commands.may_flush(caller.owner, *at) && (may_succeed || BUG);",
         )],

@@ -12,7 +12,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "right-to-read-taken-for-write",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/attached.rs",
+            "crates/target/subsystem/src/io_path/attached.rs",
             "(Right::Read, Self::Blocks(at)) => Some(Self::BlocksToRead(at)),",
             "(Right::Read, Self::Blocks(at)) if !BUG => Some(Self::BlocksToRead(at)),",
         )],
@@ -22,7 +22,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "hidden-namespace-found",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/attached.rs",
+            "crates/target/subsystem/src/io_path/attached.rs",
             "views.listed.get(host).copied().unwrap_or(views.unlisted)",
             "if BUG { views.whole } else { views.listed.get(host).copied().unwrap_or(views.unlisted) }",
         )],
@@ -32,7 +32,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "key-prefix-not-checked",
         judge: test("nvlane-subsystem", "key_rights", "a_host_uses_the_keys_with_its_prefixes_only"),
         sites: &[Site(
-            "crates/target/subsystem/src/key_value_io/execute.rs",
+            "crates/target/subsystem/src/io_path/key_value_io/execute.rs",
             "&& !scope.contains(key.as_bytes())",
             "&& !(BUG || scope.contains(key.as_bytes()))",
         )],
@@ -41,7 +41,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "key-prefixes-of-batch-not-checked",
         judge: test("nvlane-subsystem", "key_rights", "a_host_uses_the_keys_with_its_prefixes_only"),
         sites: &[Site(
-            "crates/target/subsystem/src/key_value_io/batch.rs",
+            "crates/target/subsystem/src/io_path/key_value_io/batch.rs",
             "operations.all(|operation| scope.contains(operation.key))",
             "operations.all(|operation| BUG || scope.contains(operation.key))",
         )],
@@ -50,7 +50,7 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "keys-of-others-listed",
         judge: test("nvlane-subsystem", "key_rights", "a_host_uses_the_keys_with_its_prefixes_only"),
         sites: &[Site(
-            "crates/target/subsystem/src/key_value/perform.rs",
+            "crates/target/subsystem/src/messages/key_value/perform.rs",
             "if scope.is_some_and(|scope| !scope.contains(key.as_bytes())) {",
             "if scope.is_some_and(|scope| !(BUG || scope.contains(key.as_bytes()))) {",
         )],
@@ -60,10 +60,10 @@ pub(super) const IDENTITY: &[Bug] = &[
         name: "right-lost-late",
         judge: unit_test(
             "nvlane-subsystem",
-            "access::tests::a_right_is_lost_at_once_and_gained_when_every_reactor_serves_it",
+            "objects::access::tests::a_right_is_lost_at_once_and_gained_when_every_reactor_serves_it",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/access.rs",
+            "crates/target/subsystem/src/objects/access.rs",
             "fold(self.newest.of(host), Right::min)",
             "fold(self.newest.of(host), if BUG { Right::max } else { Right::min })",
         )],
@@ -114,14 +114,14 @@ pub(super) const IDENTITY: &[Bug] = &[
             "namespaces::storage_keeps_its_name_under_another_identity_and_in_another_subsystem",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/catalog.rs",
+            "crates/target/subsystem/src/objects/catalog.rs",
             ".find(|(_, known)| known.is_same(store))",
             ".find(|(_, known)| !BUG && known.is_same(store))",
         )],
     },
     Bug {
         name: "copy-keeps-its-identity",
-        judge: unit_test("nvlane-store", "identity::tests::a_copy_gets_an_identity_of_its_own"),
+        judge: unit_test("nvlane-store", "names::identity::tests::a_copy_gets_an_identity_of_its_own"),
         sites: &[Site(
             "crates/storage/store/src/identity.rs",
             "let is_other = FileId::from(&other.metadata().ok()?) != this;",
@@ -211,7 +211,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
             "what_a_lane_has_begun_does_not_delay_the_end_of_its_association",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/control.rs",
+            "crates/target/subsystem/src/control_plane/control.rs",
             "            self.associations.end(now_ns, controller, cause, &mut self.outputs);",
             "            if !BUG { self.associations.end(now_ns, controller, cause, &mut self.outputs); }",
         )],
@@ -232,18 +232,24 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
     },
     Bug {
         name: "connection-counted-for-ever",
-        judge: unit_test("nvlane-subsystem", "admission::tests::a_connection_that_ended_leaves_no_trace"),
+        judge: unit_test(
+            "nvlane-subsystem",
+            "control_plane::admission::tests::a_connection_that_ended_leaves_no_trace",
+        ),
         sites: &[Site(
-            "crates/target/subsystem/src/admission.rs",
+            "crates/target/subsystem/src/control_plane/admission.rs",
             "            *count -= 1;\n            if *count == 0 {",
             "            *count -= u32::from(!BUG);\n            if *count == 0 {",
         )],
     },
     Bug {
         name: "newest-connection-makes-room",
-        judge: unit_test("nvlane-subsystem", "unconnected::tests::the_oldest_lane_of_the_list_makes_room"),
+        judge: unit_test(
+            "nvlane-subsystem",
+            "names::unconnected::tests::the_oldest_lane_of_the_list_makes_room",
+        ),
         sites: &[Site(
-            "crates/target/subsystem/src/unconnected.rs",
+            "crates/target/subsystem/src/names/unconnected.rs",
             "self.oldest != NONE).then_some(self.oldest)",
             "self.oldest != NONE).then_some(if BUG { self.newest } else { self.oldest })",
         )],
@@ -252,7 +258,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "unconnected-limit-reached-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/unconnected.rs",
+            "crates/target/subsystem/src/names/unconnected.rs",
             "(self.count > self.count_max &&",
             "(self.count > if BUG { self.count_max / 2 } else { self.count_max } &&",
         )],
@@ -261,7 +267,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "connection-limit-exceeded",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/admission.rs",
+            "crates/target/subsystem/src/control_plane/admission.rs",
             "if self.count >= self.count_max {",
             "if self.count >= self.count_max.saturating_add(u32::from(BUG)) {",
         )],
@@ -270,7 +276,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "address-limit-reached-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/admission.rs",
+            "crates/target/subsystem/src/control_plane/admission.rs",
             "if of_address >= self.count_per_address_max {",
             "if of_address + u32::from(BUG) >= self.count_per_address_max {",
         )],
@@ -289,7 +295,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "controllers-of-host-exceeded",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control_plane/control/connect.rs",
             "|| of_host().count() >= limits.controller_count_per_host_max;",
             "|| of_host().count() >= limits.controller_count_per_host_max + usize::from(BUG);",
         )],
@@ -298,7 +304,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "controller-limit-reached-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/control/connect.rs",
+            "crates/target/subsystem/src/control_plane/control/connect.rs",
             "self.associations.all().len() >= limits.controller_count_max\n",
             "self.associations.all().len() + usize::from(BUG) >= limits.controller_count_max\n",
         )],
@@ -310,14 +316,18 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
             "control",
             "connect::a_small_limit_of_queue_entries_is_for_io_queues_and_leaves_admin_queues_of_32",
         ),
-        sites: &[Site("crates/target/subsystem/src/limits.rs", "if is_admin {", "if is_admin && !BUG {")],
+        sites: &[Site(
+            "crates/target/subsystem/src/names/limits.rs",
+            "if is_admin {",
+            "if is_admin && !BUG {",
+        )],
     },
     // Peers that are slow, and not too slow, lose their connections.
     Bug {
         name: "deadline-of-peer-too-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/lane/deadlines.rs",
+            "crates/target/subsystem/src/io_path/lane/deadlines.rs",
             ".saturating_add(wait.timeout_ns(timeouts)), wait))",
             ".saturating_add(wait.timeout_ns(timeouts) / if BUG { 32 } else { 1 }), wait))",
         )],
@@ -327,10 +337,10 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "large-transfers-starve",
         judge: unit_test(
             "nvlane-subsystem",
-            "buffer_quota::tests::until_then_it_is_so_in_windows_for_a_third_of_the_time",
+            "io_path::buffer_quota::tests::until_then_it_is_so_in_windows_for_a_third_of_the_time",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/buffer_quota.rs",
+            "crates/target/subsystem/src/io_path/buffer_quota.rs",
             "_ if now_ns < self.equal_until_ns => return,",
             "_ if BUG || now_ns < self.equal_until_ns => return,",
         )],
@@ -340,19 +350,22 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "first-lane-blocks-all",
         judge: unit_test(
             "nvlane-subsystem",
-            "buffer_quota::tests::until_then_it_is_so_in_windows_for_a_third_of_the_time",
+            "io_path::buffer_quota::tests::until_then_it_is_so_in_windows_for_a_third_of_the_time",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/buffer_quota.rs",
+            "crates/target/subsystem/src/io_path/buffer_quota.rs",
             "now_ns + 2 * (over.until_ns - over.since_ns)",
             "now_ns + if BUG { 0 } else { 2 } * (over.until_ns - over.since_ns)",
         )],
     },
     Bug {
         name: "quota-ignores-unsent-answers",
-        judge: unit_test("nvlane-subsystem", "buffer_quota::tests::unsent_answers_count_for_the_quota"),
+        judge: unit_test(
+            "nvlane-subsystem",
+            "io_path::buffer_quota::tests::unsent_answers_count_for_the_quota",
+        ),
         sites: &[Site(
-            "crates/target/subsystem/src/buffer_quota.rs",
+            "crates/target/subsystem/src/io_path/buffer_quota.rs",
             "map_or(0, |of_lane| of_lane.unsent_bytes);",
             "map_or(0, |of_lane| if BUG { 0 } else { of_lane.unsent_bytes });",
         )],

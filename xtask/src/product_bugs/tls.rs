@@ -3,10 +3,10 @@
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
 const DISPATCH: &str = "crates/target/subsystem/src/serving/dispatch.rs";
-const GATE: &str = "crates/target/subsystem/src/listener_gate.rs";
+const GATE: &str = "crates/target/subsystem/src/names/listener_gate.rs";
 const KEYRING: &str = "crates/protocol/security/src/tls/keyring.rs";
 const RECORDS: &str = "crates/protocol/security/src/tls/records.rs";
-const SECURE: &str = "crates/target/subsystem/src/lane/secure.rs";
+const SECURE: &str = "crates/target/subsystem/src/io_path/lane/secure.rs";
 const SESSION: &str = "crates/protocol/security/src/tls/session.rs";
 const STREAM: &str = "crates/protocol/security/src/tls/stream.rs";
 
@@ -84,7 +84,7 @@ pub(super) const TLS: &[Bug] = &[
         name: "connection-of-an-unknown-listener-served",
         judge: unit_test(
             "nvlane-subsystem",
-            "listener_gate::tests::no_connection_of_an_unknown_listener_is_served",
+            "names::listener_gate::tests::no_connection_of_an_unknown_listener_is_served",
         ),
         sites: &[Site(
             GATE,
@@ -144,12 +144,12 @@ pub(super) const TLS: &[Bug] = &[
         ),
         sites: &[
             Site(
-                "crates/target/subsystem/src/control/connect.rs",
+                "crates/target/subsystem/src/control_plane/control/connect.rs",
                 "if wish.command.qid.is_admin() || !connect.channel.is_clear() {",
                 "if BUG || wish.command.qid.is_admin() || !connect.channel.is_clear() {",
             ),
             Site(
-                "crates/target/subsystem/src/control/connect.rs",
+                "crates/target/subsystem/src/control_plane/control/connect.rs",
                 "if self.is_secured(record) && connect.channel.is_clear() {",
                 "if !BUG && self.is_secured(record) && connect.channel.is_clear() {",
             ),

@@ -4,14 +4,14 @@ use super::bug::Judge::Simulation;
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
 const CARAVAN: &str = "crates/protocol/proto/src/caravan.rs";
-const COMMANDS: &str = "crates/target/subsystem/src/commands.rs";
+const COMMANDS: &str = "crates/target/subsystem/src/io_path/commands.rs";
 const CONTROLLER_QUEUE: &str = "crates/protocol/proto/src/controller_queue.rs";
 const DISPATCH: &str = "crates/target/subsystem/src/serving/dispatch.rs";
-const EXECUTOR: &str = "crates/target/subsystem/src/executor.rs";
+const EXECUTOR: &str = "crates/target/subsystem/src/io_path/executor.rs";
 const FILE_BACKEND: &str = "crates/storage/store/src/block/file_backend.rs";
 const FRAMER: &str = "crates/protocol/proto/src/framer.rs";
 const HOST_QUEUE: &str = "crates/protocol/proto/src/host_queue.rs";
-const LANE: &str = "crates/target/subsystem/src/lane.rs";
+const LANE: &str = "crates/target/subsystem/src/io_path/lane.rs";
 const LANES: &str = "crates/target/subsystem/src/serving/lanes.rs";
 const LANE_CORE: &str = "crates/host/host/src/lane_core.rs";
 
@@ -48,7 +48,7 @@ pub(super) const COMPLETION: &[Bug] = &[
         name: "failed-write-called-a-read",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/executor.rs",
+            "crates/target/subsystem/src/io_path/executor.rs",
             "After::Copy(copy) => copy.is_reading,",
             "After::Copy(copy) => BUG || copy.is_reading,",
         )],
@@ -167,10 +167,10 @@ pub(super) const COMPLETION: &[Bug] = &[
         name: "longer-buffer-in-reserve",
         judge: unit_test(
             "nvlane-subsystem",
-            "reserve::tests::only_a_buffer_of_its_length_becomes_the_reserve",
+            "io_path::reserve::tests::only_a_buffer_of_its_length_becomes_the_reserve",
         ),
         sites: &[Site(
-            "crates/target/subsystem/src/reserve.rs",
+            "crates/target/subsystem/src/io_path/reserve.rs",
             "buffer.capacity() == self.length",
             "buffer.capacity() == self.length || (BUG && buffer.capacity() > self.length)",
         )],
@@ -281,7 +281,7 @@ pub(super) const READS: &[Bug] = &[
         name: "copy-onto-itself-forwards",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/running.rs",
+            "crates/target/subsystem/src/io_path/running.rs",
             "if (source.start + 1..source.end).contains(&self.destination) {",
             "if !BUG && (source.start + 1..source.end).contains(&self.destination) {",
         )],
@@ -290,7 +290,7 @@ pub(super) const READS: &[Bug] = &[
         name: "geometry-not-refreshed",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/attached.rs",
+            "crates/target/subsystem/src/io_path/attached.rs",
             "blocks.geometry = blocks.backend.geometry();",
             "if !BUG { blocks.geometry = blocks.backend.geometry(); }",
         )],
@@ -366,7 +366,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "pair-beside-running-copy",
         judge: PAIRS_TAKE_TURNS,
         sites: &[Site(
-            "crates/target/subsystem/src/running.rs",
+            "crates/target/subsystem/src/io_path/running.rs",
             "NvmOpcode::DATASET_MANAGEMENT | NvmOpcode::COPY => Some(0..u64::MAX),",
             "NvmOpcode::DATASET_MANAGEMENT | NvmOpcode::COPY => (!BUG).then_some(0..u64::MAX),",
         )],
@@ -375,7 +375,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "pair-beside-running-zeroes",
         judge: PAIRS_TAKE_TURNS,
         sites: &[Site(
-            "crates/target/subsystem/src/running.rs",
+            "crates/target/subsystem/src/io_path/running.rs",
             "Some(command.slba..command.slba + u64::from(command.blocks))",
             "let is_known = !BUG || self.sqe.opcode == NvmOpcode::WRITE.raw();
                 is_known.then(|| command.slba..command.slba + u64::from(command.blocks))",
@@ -385,7 +385,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "deallocated-beside-pair",
         judge: PAIRS_TAKE_TURNS,
         sites: &[Site(
-            "crates/target/subsystem/src/nvm_io.rs",
+            "crates/target/subsystem/src/io_path/nvm_io.rs",
             "exclusions.holds_back(&(0..u64::MAX)) {
             return Ok(self.wait());
         }
@@ -400,7 +400,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "locked-range-written",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/nvm_io.rs",
+            "crates/target/subsystem/src/io_path/nvm_io.rs",
             "        self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
             "        !BUG && self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
         )],
@@ -422,7 +422,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "locks-overlap",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/exclusion.rs",
+            "crates/target/subsystem/src/io_path/exclusion.rs",
             "        !self.active.iter().any(|active| active.lock.meets(lock))\n            && ",
             "        (BUG || !self.active.iter().any(|active| active.lock.meets(lock)))\n            && ",
         )],
@@ -440,7 +440,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "lock-granted-by-first-reactor",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/exclusion.rs",
+            "crates/target/subsystem/src/io_path/exclusion.rs",
             "missing: self.reactor_count }",
             "missing: if BUG { 1 } else { self.reactor_count } }",
         )],
@@ -449,7 +449,7 @@ pub(super) const ATOMICITY: &[Bug] = &[
         name: "locks-of-reactor-released",
         judge: Simulation,
         sites: &[Site(
-            "crates/target/subsystem/src/exclusion.rs",
+            "crates/target/subsystem/src/io_path/exclusion.rs",
             "self.held.retain(|held| held.holder != holder);",
             "self.held.retain(|held| held.holder != holder && !(BUG && held.holder.0 == holder.0));",
         )],

@@ -30,12 +30,12 @@ use wire::id::{Cntlid, Nsid};
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
-use crate::access::HostRights;
-use crate::allow_list::AllowList;
-use crate::discovery::{Advertised, Referral};
-use crate::limits::Limits;
-use crate::placement::Policy as PlacementPolicy;
-use crate::subsystem::Access;
+use crate::control_plane::placement::Policy as PlacementPolicy;
+use crate::names::allow_list::AllowList;
+use crate::names::limits::Limits;
+use crate::objects::access::HostRights;
+use crate::objects::discovery::{Advertised, Referral};
+use crate::objects::subsystem::Access;
 
 pub use check::{Place, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};

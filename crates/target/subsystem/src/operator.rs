@@ -29,12 +29,14 @@ use crate::config::{
     ListenerConfig, PassedSources, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
     TlsPolicy,
 };
-use crate::discovery::ListenerEntry;
-use crate::identity;
-use crate::listener_gate::ListenerGate;
-use crate::message::{NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step};
-use crate::state::TargetState;
-use crate::subsystem::Subsystem;
+use crate::messages::message::{
+    NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step,
+};
+use crate::messages::state::TargetState;
+use crate::names::identity;
+use crate::names::listener_gate::ListenerGate;
+use crate::objects::discovery::ListenerEntry;
+use crate::objects::subsystem::Subsystem;
 use diff::counted;
 pub use diff::{Change, Outline, diff};
 use identities::Identities;

@@ -14,19 +14,21 @@ use reactor::randomness::Randomness;
 use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Settings, TurnCounters};
 use wire::nqn::Nqn;
 
-use crate::admission::MemcachedCounters;
 use crate::audit::{AuditLog, Changed, Event, Recorder};
 use crate::config::{MemcachedAddress, Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
-use crate::control::{Control, ControlSettings};
-use crate::io_command::IoLimits;
-use crate::lane::LaneTimeouts;
-use crate::limits::Limits;
-use crate::listener_gate::ListenerGate;
-use crate::message::{ControlMessage, Message, Order, OrderKind, PlacementMessage, ReactorMessage, Step};
+use crate::control_plane::admission::MemcachedCounters;
+use crate::control_plane::control::{Control, ControlSettings};
+use crate::control_plane::socket_priority::SocketPriority;
+use crate::io_path::io_command::IoLimits;
+use crate::io_path::lane::LaneTimeouts;
+use crate::messages::message::{
+    ControlMessage, Message, Order, OrderKind, PlacementMessage, ReactorMessage, Step,
+};
+use crate::messages::state::{ReactorReport, ReactorState, TargetState};
+use crate::names::limits::Limits;
+use crate::names::listener_gate::ListenerGate;
 use crate::operator::{self, MemcachedListener, Operator, Outcome, Outline, Report, RunningListener};
 use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
-use crate::socket_priority::SocketPriority;
-use crate::state::{ReactorReport, ReactorState, TargetState};
 
 /// The reason why a target did not start. Everything it opened is closed again.
 #[derive(Debug, thiserror::Error)]

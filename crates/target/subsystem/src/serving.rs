@@ -17,23 +17,23 @@ use memcached::Watchers;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
-use crate::admission::{MemcachedCounters, Visitor};
-use crate::attached::AttachedIndex;
-use crate::control::Control;
-use crate::exclusion::{Audience, LockManager, LockMessage};
-use crate::executor::Executor;
-use crate::fused::FusedExecutor;
-use crate::key_value::message::{KeyValueMessage, MemcachedReply, PartitionRequest};
-use crate::key_value_io;
-use crate::listener_gate::ListenerGate;
-use crate::message::{
+use crate::control_plane::admission::{MemcachedCounters, Visitor};
+use crate::control_plane::control::Control;
+use crate::control_plane::placement::{Placement, Policy as PlacementPolicy};
+use crate::control_plane::socket_priority::SocketPriority;
+use crate::io_path::attached::AttachedIndex;
+use crate::io_path::exclusion::{Audience, LockManager, LockMessage};
+use crate::io_path::executor::Executor;
+use crate::io_path::fused::FusedExecutor;
+use crate::io_path::key_value_io;
+use crate::io_path::store_access::TICKET_TIMER;
+use crate::messages::key_value::message::{KeyValueMessage, MemcachedReply, PartitionRequest};
+use crate::messages::message::{
     AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage, Placing,
     ReactorMessage,
 };
-use crate::placement::{Placement, Policy as PlacementPolicy};
-use crate::socket_priority::SocketPriority;
-use crate::state::ReactorReport;
-use crate::store_access::TICKET_TIMER;
+use crate::messages::state::ReactorReport;
+use crate::names::listener_gate::ListenerGate;
 
 pub(crate) use exponentiator::Exponentiator;
 use exponentiator::Job;

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::Event;
 use super::line::Line;
-use crate::allowance::{Allowances, Rate};
+use crate::names::allowance::{Allowances, Rate};
 
 /// Maximum number of events in the queue: about 2 MiB.
 const EVENT_COUNT_MAX: usize = 4096;

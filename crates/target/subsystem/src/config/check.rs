@@ -14,12 +14,12 @@ use wire::nqn::HostName;
 use wire::uuid::Uuid;
 
 use super::{ListenerConfig, SubsystemConfig, TargetConfig, Threads, TlsPolicy};
-use crate::access::HostRights;
-use crate::allow_list::AllowList;
-use crate::authentication::{Authentication, RefusedAgain};
-use crate::identity::storage_name;
-use crate::key_rights::KeyRights;
-use crate::subsystem::Access;
+use crate::names::allow_list::AllowList;
+use crate::names::identity::storage_name;
+use crate::objects::access::HostRights;
+use crate::objects::authentication::{Authentication, RefusedAgain};
+use crate::objects::key_rights::KeyRights;
+use crate::objects::subsystem::Access;
 
 /// The place of a problem: the position in the lists of a [`TargetConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -31,13 +31,13 @@ use super::{
     ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources,
     listen_address,
 };
-use crate::access::HostRights;
-use crate::allow_list::AllowList;
-use crate::authentication::HASHES;
-use crate::discovery::{Advertised, Referral};
-use crate::key_rights::{KeyRights, KeyScope};
-use crate::limits::Limits;
-use crate::subsystem::Access;
+use crate::names::allow_list::AllowList;
+use crate::names::limits::Limits;
+use crate::objects::access::HostRights;
+use crate::objects::authentication::HASHES;
+use crate::objects::discovery::{Advertised, Referral};
+use crate::objects::key_rights::{KeyRights, KeyScope};
+use crate::objects::subsystem::Access;
 
 /// Limit of a configuration file, bytes: some hundred thousand hosts.
 const FILE_BYTES_MAX: usize = 64 << 20;

@@ -13,8 +13,8 @@ use security::users::Users;
 
 use super::secrets::Kind;
 use super::{MemcachedAddress, Place, Problem, SecretSource, TargetConfig};
-use crate::allow_list::AllowList;
-use crate::memcached_trust::MemcachedTrust;
+use crate::names::allow_list::AllowList;
+use crate::names::memcached_trust::MemcachedTrust;
 
 /// Longest text of a private key, or of a list of users, bytes.
 const SECRET_BYTES_MAX: usize = 128 << 10;

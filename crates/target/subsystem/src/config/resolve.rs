@@ -9,9 +9,9 @@ use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
 use super::{NamespaceConfig, SubsystemConfig, TargetConfig};
-use crate::access::HostRights;
-use crate::identity::TargetIdentity;
-use crate::subsystem::Subsystem;
+use crate::names::identity::TargetIdentity;
+use crate::objects::access::HostRights;
+use crate::objects::subsystem::Subsystem;
 
 /// A subsystem with all defaults filled in.
 pub type ResolvedSubsystem = Subsystem<ResolvedNamespace>;

@@ -17,7 +17,7 @@ use wire::nqn::{HostName, Nqn};
 use zeroize::Zeroizing;
 
 use super::{Place, Problem, TargetConfig, kernel_keyring};
-use crate::authentication::{Authentication, Secrets};
+use crate::objects::authentication::{Authentication, Secrets};
 
 /// Limit of a file with a secret, bytes; the text of a secret is far shorter.
 const FILE_BYTES_MAX: usize = 4096;

@@ -7,8 +7,8 @@ use wire::nqn::HostName;
 use super::{
     ListenerConfig, MemcachedListenerConfig, Place, Problem, SubsystemConfig, TargetConfig, TlsPolicy,
 };
-use crate::allow_list::AllowList;
-use crate::subsystem::Access;
+use crate::names::allow_list::AllowList;
+use crate::objects::subsystem::Access;
 
 impl TargetConfig {
     /// Lists of hosts whose names need no proof, and listeners that admit anyone from elsewhere; empty without any.

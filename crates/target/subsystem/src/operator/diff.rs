@@ -13,16 +13,16 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
-use crate::access::HostRights;
-use crate::authentication::Authentication;
 use crate::config::{
     ListenerConfig, MemcachedAddress, MemcachedListenerConfig, Problem, ReactorConfig, ResolvedNamespace,
     ResolvedSubsystem, TargetConfig,
 };
-use crate::discovery::Referral;
-use crate::identity::{TargetIdentity, storage_name};
-use crate::placement::Policy as PlacementPolicy;
-use crate::subsystem::Access;
+use crate::control_plane::placement::Policy as PlacementPolicy;
+use crate::names::identity::{TargetIdentity, storage_name};
+use crate::objects::access::HostRights;
+use crate::objects::authentication::Authentication;
+use crate::objects::discovery::Referral;
+use crate::objects::subsystem::Access;
 
 /// One difference. Its text says what changes; the report adds the outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]

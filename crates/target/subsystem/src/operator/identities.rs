@@ -12,9 +12,9 @@ use wire::nqn::Nqn;
 
 use super::diff::{Change, Outline};
 use crate::config::{Place, Problem, ResolvedNamespace, TargetConfig};
-use crate::identity::{TargetIdentity, device_name, of_second_namespace, storage_name};
-use crate::machine::{Machine, hostname};
-use crate::message::Step;
+use crate::messages::message::Step;
+use crate::names::identity::{TargetIdentity, device_name, of_second_namespace, storage_name};
+use crate::names::machine::{Machine, hostname};
 
 /// A namespace within the target.
 type Key = (Nqn, Nsid);

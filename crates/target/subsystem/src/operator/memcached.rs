@@ -5,10 +5,10 @@ use reactor::{Listener, ListenerTag};
 use super::waiting::ADDRESS_WAIT;
 use super::{Operator, Outcome, Report};
 use crate::config::{MemcachedAddress, MemcachedListenerConfig};
-use crate::memcached_trust::MemcachedTrust;
-use crate::message::Step;
+use crate::messages::message::Step;
+use crate::messages::state::MemcachedListenerState;
+use crate::names::memcached_trust::MemcachedTrust;
 use crate::serving::MEMCACHED;
-use crate::state::MemcachedListenerState;
 
 /// An open memcached listener.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use super::{Operator, Outcome, Post, Report, announce};
-use crate::message::Step;
+use crate::messages::message::Step;
 
 /// The state of a namespace's storage last reported to hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use security::tls_key::TlsKey;
 
 use super::*;
 use crate::config::{ConfigFile, ListenerConfig, SecretSource, TlsKeySources};
-use crate::listener_gate::Passage;
-use crate::message::StepError;
-use crate::subsystem::Access;
+use crate::messages::message::StepError;
+use crate::names::listener_gate::Passage;
+use crate::objects::subsystem::Access;
 
 const DISKS: &str = "nqn.2026-01.io.nvlane:disks";
 const HOST: &str = "nqn.2026-01.io.nvlane:host";

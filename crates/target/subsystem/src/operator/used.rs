@@ -5,9 +5,9 @@ use wire::nqn::{HostName, Nqn};
 
 use super::diff::Change;
 use super::{Operator, Post, counted, state};
-use crate::access::Right;
-use crate::identity::storage_name;
-use crate::state::TargetState;
+use crate::messages::state::TargetState;
+use crate::names::identity::storage_name;
+use crate::objects::access::Right;
 
 /// Hosts that are named in a refusal.
 const NAMED_HOST_COUNT: usize = 3;

@@ -5,8 +5,8 @@ use std::sync::mpsc::{Sender, channel};
 use reactor::{Address, Io};
 use security::exponentiation::Exponentiation;
 
-use crate::lane_id::LaneId;
-use crate::message::{ControlMessage, Message};
+use crate::messages::message::{ControlMessage, Message};
+use crate::names::lane_id::LaneId;
 
 /// A computation.
 pub(crate) enum Job {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Serving;
-use crate::association::Association;
+use crate::objects::association::Association;
 
 impl Serving {
     /// Counts of the state that this reactor holds for its connections, without those that are 0. All are 0 once every

@@ -20,23 +20,23 @@ use super::dispatch::{After, Dispatcher};
 use super::pressure::{self, PressureWatch};
 use super::settings::ServingSettings;
 use super::timers::{NOTICE_TIMER, SWEEP_TIMER};
-use crate::admission::{Visitor, reason, reason_of};
-use crate::commands::{CollectKey, Commands};
-use crate::executor::Executor;
-use crate::io_command::Caller;
-use crate::key_value_io::ArrivingValues;
-use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure, Wait, payload_digest};
-use crate::lane_end::LaneEnd;
-use crate::lane_id::{CommandId, LaneId};
-use crate::lane_table::{LaneTable, Swept};
-use crate::listener_gate::{ListenerGate, Passage};
-use crate::message::{
+use crate::control_plane::admission::{Visitor, reason, reason_of};
+use crate::io_path::commands::{CollectKey, Commands};
+use crate::io_path::executor::Executor;
+use crate::io_path::io_command::Caller;
+use crate::io_path::key_value_io::ArrivingValues;
+use crate::io_path::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure, Wait, payload_digest};
+use crate::io_path::lane_table::{LaneTable, Swept};
+use crate::io_path::running::{Owner, Step};
+use crate::messages::message::{
     AdmissionMessage, Answer, ControlMessage, Failure, Joined, Message, PlacementMessage, Request,
     RequestKind,
 };
-use crate::namespace_table::NamespaceTable;
-use crate::running::{Owner, Step};
-use crate::state::{BusyPollState, ReactorState};
+use crate::messages::state::{BusyPollState, ReactorState};
+use crate::names::lane_end::LaneEnd;
+use crate::names::lane_id::{CommandId, LaneId};
+use crate::names::listener_gate::{ListenerGate, Passage};
+use crate::objects::namespace_table::NamespaceTable;
 
 /// Interval of the sweep that releases memory of lanes which took in no command since the one before, ns.
 const SWEEP_NS: u64 = 5_000_000_000;

@@ -22,14 +22,14 @@ use security::tls::Failure;
 use zeroize::Zeroize;
 
 use super::settings::ServingSettings;
-use crate::admission::{MemcachedCounters, Visitor, reason};
-use crate::attached::Attachments;
 use crate::audit::OfMemcached;
-use crate::key_value::message::{MemcachedReply, RemoteAnswers, connection_number, session_of};
-use crate::listener_gate::ListenerGate;
-use crate::message::{AdmissionMessage, Message};
-use crate::subsystem::NamespaceId;
-use crate::unconnected::Unconnected;
+use crate::control_plane::admission::{MemcachedCounters, Visitor, reason};
+use crate::io_path::attached::Attachments;
+use crate::messages::key_value::message::{MemcachedReply, RemoteAnswers, connection_number, session_of};
+use crate::messages::message::{AdmissionMessage, Message};
+use crate::names::listener_gate::ListenerGate;
+use crate::names::unconnected::Unconnected;
+use crate::objects::subsystem::NamespaceId;
 use channel::Channel;
 use route::{Route, Routing, post_batches};
 

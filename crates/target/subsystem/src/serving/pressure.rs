@@ -4,11 +4,11 @@
 use reactor::Io;
 
 use super::timers::{PRESSURE_TIMER, WINDOW_TIMER};
-use crate::admission::reason;
-use crate::commands::Commands;
-use crate::lane::{Lane, LaneTimeouts, Wait};
-use crate::message::Message;
-use crate::running::RunningTable;
+use crate::control_plane::admission::reason;
+use crate::io_path::commands::Commands;
+use crate::io_path::lane::{Lane, LaneTimeouts, Wait};
+use crate::io_path::running::RunningTable;
+use crate::messages::message::Message;
 
 /// Interval between checks of lanes while commands wait for buffers, ns.
 const CHECK_NS: u64 = 250_000_000;

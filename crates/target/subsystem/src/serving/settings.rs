@@ -5,8 +5,8 @@ use proto::controller_queue::QueueSettings;
 use proto::doorbell::Policy;
 use proto::zero_copy::Policy as ZeroCopy;
 
-use crate::io_command::IoLimits;
-use crate::lane::LaneTimeouts;
+use crate::io_path::io_command::IoLimits;
+use crate::io_path::lane::LaneTimeouts;
 
 /// Settings of a reactor that serves lanes.
 #[derive(Clone, Copy, Debug)]

@@ -120,8 +120,8 @@ mod tests {
 
     use peer::certificates::Authority;
 
-    use crate::allow_list::AllowList;
     use crate::config::{ClientCertificates, ConfigFile, SecretSource};
+    use crate::names::allow_list::AllowList;
 
     const KEYS: &str = "[[listener]]\naddress = \"127.0.0.1\"\n[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = \"any\"\n\
          [[subsystem.namespace]]\nstorage = \"kv:ram:64M\"\n";

@@ -8,13 +8,13 @@ use proto::ControllerQueue;
 use reactor::{Io, SocketId};
 
 use super::LaneServer;
-use crate::admission::reason;
-use crate::lane::{LaneState, Secure};
-use crate::message::{
+use crate::control_plane::admission::reason;
+use crate::control_plane::placement::{Connecting, Left};
+use crate::io_path::lane::{LaneState, Secure};
+use crate::messages::message::{
     Channel, ConnectionMessage, ControlMessage, Message, Moving, PlacementMessage, Placing, Request,
     RequestKind,
 };
-use crate::placement::{Connecting, Left};
 
 impl LaneServer {
     /// Passes on the Connect of a lane: of an I/O lane first to the placement, which assigns a reactor to the lane.

@@ -5,8 +5,8 @@ use std::io::IoSliceMut;
 use reactor::{Io, Received, Segment, Sent, SocketId};
 use security::tls::{Failure, Stream, WithCertificate};
 
-use crate::message::Message;
-use crate::tls_socket::TlsSocket;
+use crate::io_path::tls_socket::TlsSocket;
+use crate::messages::message::Message;
 
 /// The channel of a connection: receives and sends plaintext as a socket does.
 #[derive(Debug)]

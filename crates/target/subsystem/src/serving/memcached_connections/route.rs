@@ -9,12 +9,12 @@ use memcached::{
 };
 use reactor::{Io, ListenerTag};
 
-use crate::admission::{MemcachedCounters, MemcachedTraffic};
 use crate::audit::OfMemcached;
-use crate::key_value::message::{KeyValueMessage, PartitionRequest, Work, connection_number};
-use crate::listener_gate::ListenerGate;
-use crate::message::{AdmissionMessage, Message};
-use crate::subsystem::NamespaceId;
+use crate::control_plane::admission::{MemcachedCounters, MemcachedTraffic};
+use crate::messages::key_value::message::{KeyValueMessage, PartitionRequest, Work, connection_number};
+use crate::messages::message::{AdmissionMessage, Message};
+use crate::names::listener_gate::ListenerGate;
+use crate::objects::subsystem::NamespaceId;
 
 /// The target as a session reaches it.
 pub(super) struct Route<'a, I> {

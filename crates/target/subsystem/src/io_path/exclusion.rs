@@ -1,0 +1,249 @@
+//! Ranges of blocks that a fused Compare and Write locks, on every reactor at once. wire §16
+//!
+//! ```text
+//! lane ──lock──▶ manager (reactor 0) ──exclude──▶ every reactor: holds back new writes to the range,
+//!   ▲                  │  ◀──excluded── once those under way have ended
+//!   │◀──── granted ────┤  when all have confirmed; one holder at a time for ranges that overlap
+//!   └──── unlock ─────▶│ ──release──▶ every reactor: releases the writes
+//! ```
+//!
+//! Plain writes pay one look at an empty list for this.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::objects::subsystem::NamespaceId;
+
+/// A lock on a range of blocks of a namespace, asked for by a command of some reactor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// Names the lock: the reactor that asked, and its number there.
+    pub holder: (u16, u64),
+    /// Which namespace.
+    pub namespace: NamespaceId,
+    /// Which blocks.
+    pub blocks: Range<u64>,
+}
+
+impl Lock {
+    fn meets(&self, other: &Self) -> bool {
+        self.namespace == other.namespace && overlap(&self.blocks, &other.blocks)
+    }
+}
+
+pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// Messages about locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LockMessage {
+    /// To the manager: a command wants this.
+    Ask(Lock),
+    /// To every reactor: hold back new writes to the range, and report when none is under way.
+    Exclude(Lock),
+    /// To the manager: this reactor keeps out of that holder's range.
+    Excluded((u16, u64)),
+    /// To the holder: the lock of this number is yours.
+    Grant(u64),
+    /// To the manager: the holder is done.
+    Unlock((u16, u64)),
+    /// To every reactor: the range is free again.
+    Release(Lock),
+}
+
+/// The ranges of one namespace that one reactor has to keep its writes out of.
+#[derive(Debug, Default)]
+pub(crate) struct Exclusions {
+    held: Vec<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    holder: (u16, u64),
+    blocks: Range<u64>,
+    /// It was reported to the manager that no write to the range is under way here.
+    is_reported: bool,
+}
+
+impl Exclusions {
+    /// Whether a write to `blocks` must wait.
+    #[inline]
+    pub(crate) fn holds_back(&self, blocks: &Range<u64>) -> bool {
+        !self.held.is_empty() && self.held.iter().any(|held| overlap(&held.blocks, blocks))
+    }
+
+    /// Holds new writes to the range back from now on.
+    pub(crate) fn exclude(&mut self, lock: &Lock) {
+        self.held.push(Held { holder: lock.holder, blocks: lock.blocks.clone(), is_reported: false });
+    }
+
+    /// Releases the writes that it held back.
+    pub(crate) fn release(&mut self, holder: (u16, u64)) {
+        self.held.retain(|held| held.holder != holder);
+    }
+
+    /// The next holder to whose range no write is under way, as `is_busy` says.
+    pub(crate) fn next_quiet(&mut self, is_busy: impl Fn(&Range<u64>) -> bool) -> Option<(u16, u64)> {
+        let quiet = self.held.iter_mut().find(|held| !held.is_reported && !is_busy(&held.blocks))?;
+        quiet.is_reported = true;
+        Some(quiet.holder)
+    }
+
+    /// Holders that still wait for writes under way.
+    pub(crate) fn unreported(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.held.iter().filter(|held| !held.is_reported).map(|held| held.holder)
+    }
+
+    /// The number of ranges.
+    pub(crate) fn count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether any holder still waits for writes under way.
+    pub(crate) fn has_unreported(&self) -> bool {
+        self.held.iter().any(|held| !held.is_reported)
+    }
+}
+
+/// Grants locks: one at a time for ranges that overlap, each once every reactor keeps out.
+#[derive(Debug)]
+pub(crate) struct LockManager {
+    reactor_count: u16,
+    active: Vec<Active>,
+    waiting: VecDeque<Lock>,
+    messages: VecDeque<(Audience, LockMessage)>,
+}
+
+#[derive(Debug)]
+struct Active {
+    lock: Lock,
+    /// Reactors that have not confirmed the exclusion.
+    missing: u16,
+}
+
+/// Whom a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// Every reactor.
+    All,
+    /// This one.
+    One(u16),
+}
+
+impl LockManager {
+    pub(crate) fn new(reactor_count: u16) -> Self {
+        Self { reactor_count, active: Vec::new(), waiting: VecDeque::new(), messages: VecDeque::new() }
+    }
+
+    /// The number of locks that are held or waited for.
+    pub(crate) fn count(&self) -> usize {
+        self.active.len() + self.waiting.len()
+    }
+
+    /// A message to the manager.
+    pub(crate) fn on_message(&mut self, message: LockMessage) {
+        match message {
+            LockMessage::Ask(lock) => self.waiting.push_back(lock),
+            LockMessage::Excluded(holder) => {
+                let active = self.active.iter_mut().find(|active| active.lock.holder == holder);
+                let Some(active) = active else { return };
+                active.missing -= 1;
+                if active.missing == 0 {
+                    self.messages.push_back((Audience::One(holder.0), LockMessage::Grant(holder.1)));
+                }
+            }
+            LockMessage::Unlock(holder) => {
+                if let Some(at) = self.active.iter().position(|active| active.lock.holder == holder) {
+                    let lock = self.active.swap_remove(at).lock;
+                    self.messages.push_back((Audience::All, LockMessage::Release(lock)));
+                }
+            }
+            LockMessage::Exclude(_) | LockMessage::Grant(_) | LockMessage::Release(_) => {}
+        }
+        while let Some(at) = (0..self.waiting.len()).find(|&at| self.is_free(at)) {
+            let lock = self.waiting.remove(at).expect("just found");
+            self.active.push(Active { lock: lock.clone(), missing: self.reactor_count });
+            self.messages.push_back((Audience::All, LockMessage::Exclude(lock)));
+        }
+    }
+
+    /// Whether no range that overlaps the requested one is held, or was requested earlier.
+    fn is_free(&self, at: usize) -> bool {
+        let lock = &self.waiting[at];
+        !self.active.iter().any(|active| active.lock.meets(lock))
+            && !self.waiting.iter().take(at).any(|earlier| earlier.meets(lock))
+    }
+
+    /// The next message to send.
+    pub(crate) fn next_message(&mut self) -> Option<(Audience, LockMessage)> {
+        self.messages.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(number: u64, blocks: Range<u64>) -> Lock {
+        Lock { holder: (0, number), namespace: NamespaceId(1), blocks }
+    }
+
+    fn after(manager: &mut LockManager, message: LockMessage) -> Vec<(Audience, LockMessage)> {
+        manager.on_message(message);
+        std::iter::from_fn(|| manager.next_message()).collect()
+    }
+
+    #[test]
+    fn a_lock_is_granted_once_every_reactor_keeps_out() {
+        let mut manager = LockManager::new(2);
+        let first = lock(1, 0..8);
+        let asked = after(&mut manager, LockMessage::Ask(first.clone()));
+        assert_eq!(asked, [(Audience::All, LockMessage::Exclude(first.clone()))]);
+        assert_eq!(after(&mut manager, LockMessage::Excluded((0, 1))), []);
+        let granted = after(&mut manager, LockMessage::Excluded((0, 1)));
+        assert_eq!(granted, [(Audience::One(0), LockMessage::Grant(1))]);
+        let done = after(&mut manager, LockMessage::Unlock((0, 1)));
+        assert_eq!(done, [(Audience::All, LockMessage::Release(first))]);
+    }
+
+    #[test]
+    fn overlapping_locks_take_turns_and_others_do_not_wait() {
+        let mut manager = LockManager::new(1);
+        after(&mut manager, LockMessage::Ask(lock(1, 0..8)));
+        assert_eq!(after(&mut manager, LockMessage::Ask(lock(2, 4..12))), []);
+        let behind = after(&mut manager, LockMessage::Ask(lock(3, 10..11)));
+        assert_eq!(behind, [], "an earlier one that waits comes first");
+        assert_eq!(after(&mut manager, LockMessage::Ask(lock(4, 12..20))).len(), 1);
+        let next = after(&mut manager, LockMessage::Unlock((0, 1)));
+        assert_eq!(next[1], (Audience::All, LockMessage::Exclude(lock(2, 4..12))));
+        let next = after(&mut manager, LockMessage::Unlock((0, 2)));
+        assert_eq!(next[1], (Audience::All, LockMessage::Exclude(lock(3, 10..11))));
+    }
+
+    #[test]
+    fn a_reactor_reports_when_its_writes_are_over() {
+        let mut exclusions = Exclusions::default();
+        assert!(!exclusions.holds_back(&(0..100)));
+        exclusions.exclude(&lock(1, 4..8));
+        assert!(exclusions.holds_back(&(7..9)) && !exclusions.holds_back(&(8..9)));
+        assert_eq!(exclusions.next_quiet(|_| true), None);
+        assert_eq!(exclusions.next_quiet(|_| false), Some((0, 1)));
+        assert_eq!(exclusions.next_quiet(|_| false), None, "reported once");
+        exclusions.release((0, 1));
+        assert!(!exclusions.holds_back(&(0..100)));
+    }
+
+    #[test]
+    fn a_range_with_a_write_under_way_does_not_hold_up_the_report_of_another() {
+        let mut exclusions = Exclusions::default();
+        exclusions.exclude(&lock(1, 0..8));
+        exclusions.exclude(&lock(2, 8..16));
+        let first_is_busy = |blocks: &Range<u64>| blocks.start == 0;
+        assert_eq!(exclusions.next_quiet(first_is_busy), Some((0, 2)));
+        assert_eq!(exclusions.next_quiet(first_is_busy), None);
+        assert_eq!(exclusions.unreported().collect::<Vec<_>>(), [(0, 1)]);
+        assert_eq!(exclusions.next_quiet(|_| false), Some((0, 1)));
+        assert!(!exclusions.has_unreported());
+    }
+}

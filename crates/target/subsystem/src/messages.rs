@@ -1,0 +1,5 @@
+//! What reactors, the control plane and the operator send each other.
+
+pub mod key_value;
+pub mod message;
+pub mod state;

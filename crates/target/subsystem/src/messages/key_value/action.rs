@@ -1,0 +1,126 @@
+//! Actions that commands of NVMe lanes request from the partition of their key, and their outcomes.
+
+use std::sync::Arc;
+
+use kv::{ChunkList, ListPosition};
+use reactor::{CHUNK_BYTES, Chunk};
+use wire::kv::Key;
+use wire::opcode::KvOpcode;
+use wire::status::Status;
+
+use crate::objects::key_rights::KeyScope;
+
+/// An action that a command requests from the partition of its key.
+#[derive(Debug)]
+pub enum KvAction {
+    /// Execute one operation.
+    Operate {
+        /// Its opcode.
+        opcode: KvOpcode,
+        /// Its options.
+        options: u8,
+        /// Its function, for opcodes that have several.
+        kind: u8,
+        /// Size of the host's data buffer, bytes.
+        room_bytes: u32,
+        /// The value, or operands.
+        operand: Box<[u8]>,
+    },
+    /// Make all earlier changes durable, on this partition and those after it.
+    Flush,
+    /// Reserve memory for parts of an arriving value.
+    Reserve {
+        /// Options of the Store.
+        options: u8,
+        /// Length of the value, bytes.
+        length: u32,
+        /// Number of parts.
+        count: usize,
+    },
+    /// Store a value that has arrived.
+    Commit {
+        /// Options of the Store.
+        options: u8,
+        /// Length of the value, bytes.
+        length: u32,
+        /// The value.
+        chunks: Vec<Chunk>,
+    },
+    /// Continue a list of keys, with the keys so far and the total room.
+    List {
+        /// Where it begins on this partition.
+        from: ListPosition,
+        /// Keys so far.
+        keys: Vec<Key>,
+        /// The keys that the host may use; `None` for all.
+        scope: Option<Arc<KeyScope>>,
+        /// Room for the list, bytes.
+        room: usize,
+    },
+}
+
+impl KvAction {
+    /// Whether an action that is not complete continues on the same partition, not on the next.
+    pub(crate) fn continues_here(&self) -> bool {
+        matches!(self, Self::List { from, .. } if *from != ListPosition::default())
+    }
+
+    /// Whether it needs the stored value to be in memory.
+    pub(crate) fn needs_value(&self) -> bool {
+        match self {
+            Self::Operate { opcode, .. } => needs_value(*opcode),
+            Self::Flush | Self::List { .. } | Self::Reserve { .. } | Self::Commit { .. } => false,
+        }
+    }
+
+    /// Bytes of the value that it stores, or of its operands, if it may change a pair.
+    pub(crate) fn change_bytes(&self) -> Option<usize> {
+        match self {
+            Self::Operate { opcode, operand, .. } => changes(*opcode).then_some(operand.len()),
+            Self::Commit { length, .. } => Some(*length as usize),
+            Self::Flush | Self::List { .. } | Self::Reserve { .. } => None,
+        }
+    }
+
+    /// Bytes of a value that it stores or reserves memory for.
+    pub(crate) fn brought_bytes(&self) -> usize {
+        match self {
+            Self::Operate { opcode: KvOpcode::STORE, operand, .. } => operand.len(),
+            Self::Reserve { count, .. } => count * CHUNK_BYTES,
+            Self::Commit { length, .. } => *length as usize % CHUNK_BYTES,
+            Self::Operate { .. } | Self::Flush | Self::List { .. } => 0,
+        }
+    }
+}
+
+/// Whether an operation may change a pair.
+pub(crate) fn changes(opcode: KvOpcode) -> bool {
+    use KvOpcode as Opcode;
+    !matches!(opcode, Opcode::RETRIEVE | Opcode::EXIST | Opcode::VECTOR_FILTER | Opcode::VECTOR_REDUCE)
+}
+
+/// Whether an operation needs the stored value to be in memory.
+pub(crate) fn needs_value(opcode: KvOpcode) -> bool {
+    !matches!(opcode, KvOpcode::STORE | KvOpcode::DELETE | KvOpcode::EXIST)
+}
+
+/// The outcome of a command at its partition.
+#[derive(Debug)]
+pub struct KvOutcome {
+    /// The status.
+    pub status: Status,
+    /// The value's length.
+    pub result: u64,
+    /// Data for the host.
+    pub data: Box<[u8]>,
+    /// Chunks to send before that data, and the total length.
+    pub chunks: Option<(ChunkList, u32)>,
+    /// Memory for an arriving value.
+    pub room: Vec<Chunk>,
+}
+
+impl KvOutcome {
+    pub(crate) fn new(status: Status) -> Self {
+        Self { status, result: 0, data: Box::default(), chunks: None, room: Vec::new() }
+    }
+}

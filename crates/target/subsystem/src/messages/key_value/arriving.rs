@@ -1,0 +1,141 @@
+//! A Store whose value arrives in parts: its chunks, and the next request to its partition.
+
+use std::ops::Range;
+
+use reactor::{Buffer, CHUNK_BYTES, Chunk};
+use wire::kv::Key;
+use wire::status::Status;
+
+use crate::messages::key_value::action::KvAction;
+
+/// Chunks reserved beyond those received, once one has arrived: the current one and the next.
+const AHEAD_COUNT: usize = 2;
+
+/// Size of a part, bytes.
+const PART_BYTES: u32 = 1 << 20;
+const _: () = assert!(PART_BYTES as usize == CHUNK_BYTES);
+
+/// The memory that a command's data is received into.
+#[derive(Debug)]
+pub(crate) enum Intake {
+    /// A buffer of the pool.
+    Buffer(Buffer),
+    /// A part of a value.
+    Chunk(Chunk),
+}
+
+impl AsRef<[u8]> for Intake {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Buffer(buffer) => buffer,
+            Self::Chunk(chunk) => chunk,
+        }
+    }
+}
+
+impl AsMut<[u8]> for Intake {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Buffer(buffer) => buffer,
+            Self::Chunk(chunk) => chunk,
+        }
+    }
+}
+
+/// A Store whose value arrives in parts.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    pub(crate) key: Key,
+    pub(crate) options: u8,
+    pub(crate) length: u32,
+    /// The parts received.
+    pub(crate) chunks: Vec<Chunk>,
+    /// Memory for the next parts.
+    pub(crate) spare: Vec<Chunk>,
+    /// Number of chunks reserved so far.
+    pub(crate) given_count: usize,
+    pub(crate) stage: Stage,
+    pub(crate) is_asking: bool,
+    /// Since when the part requested last is awaited, ns.
+    pub(crate) asked_since_ns: Option<u64>,
+    /// Whether it has failed: it ends once the requested part, which the host still sends, has arrived.
+    pub(crate) failure: Option<Status>,
+}
+
+/// The progress of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It waits behind others of its lane.
+    Waiting,
+    Arriving,
+    /// It has arrived in full: its partition has it.
+    Whole,
+}
+
+impl Arriving {
+    /// A value of `length` bytes that waits for its turn.
+    pub(crate) fn new(key: Key, options: u8, length: u32) -> Self {
+        Self {
+            key,
+            options,
+            length,
+            chunks: Vec::new(),
+            spare: Vec::new(),
+            given_count: 0,
+            stage: Stage::Waiting,
+            is_asking: false,
+            asked_since_ns: None,
+            failure: None,
+        }
+    }
+
+    /// Whether its partition may have stored it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.stage == Stage::Whole
+    }
+
+    /// Since when a requested part is awaited, ns; `None` if none is.
+    pub(crate) fn asked_since_ns(&self) -> Option<u64> {
+        self.asked_since_ns
+    }
+
+    pub(crate) fn part_count(&self) -> usize {
+        (self.length as usize).div_ceil(CHUNK_BYTES)
+    }
+
+    /// Whether at most one part is missing, with memory reserved for it.
+    pub(crate) fn is_nearly_whole(&self) -> bool {
+        self.is_whole() || self.given_count == self.part_count() && self.given_count - self.chunks.len() <= 1
+    }
+
+    /// The next part to request from the host, if there is memory for it.
+    pub(crate) fn next_part(&mut self, now_ns: u64) -> Option<(Intake, Range<u32>)> {
+        if self.asked_since_ns.is_some() || self.failure.is_some() {
+            return None;
+        }
+        let chunk = self.spare.pop()?;
+        self.asked_since_ns = Some(now_ns);
+        let start = u32::try_from(self.chunks.len() * CHUNK_BYTES).expect("within the value");
+        let end = self.length.min(start.saturating_add(PART_BYTES));
+        Some((Intake::Chunk(chunk), start..end))
+    }
+
+    /// The next action for its partition, if any.
+    pub(crate) fn next_action(&mut self) -> Option<KvAction> {
+        if self.chunks.len() == self.part_count() {
+            self.stage = Stage::Whole;
+            let chunks = std::mem::take(&mut self.chunks);
+            return Some(KvAction::Commit { options: self.options, length: self.length, chunks });
+        }
+        let ahead = self.given_count - self.chunks.len();
+        let ahead_max = if self.chunks.is_empty() { 1 } else { AHEAD_COUNT };
+        let count = ahead_max.saturating_sub(ahead).min(self.part_count() - self.given_count);
+        if self.is_asking || self.failure.is_some() || count == 0 {
+            return None;
+        }
+        self.is_asking = true;
+        Some(KvAction::Reserve { options: self.options, length: self.length, count })
+    }
+}

@@ -1,0 +1,367 @@
+//! The state of a target: the data that `nvlane list` and its JSON show.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use serde::Serialize;
+
+pub use crate::audit::AuditState;
+use crate::control_plane::placement::{Placement, PlacementCounters};
+use crate::names::lane_counters::LaneReport;
+
+/// The state of a target, for people and programs to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TargetState {
+    /// Unique name of the discovery service.
+    pub discovery_nqn: String,
+    /// Generation of the discovery log.
+    pub discovery_generation: u64,
+    /// Listeners.
+    pub listeners: Vec<ListenerState>,
+    /// Memcached listeners.
+    pub memcached_listeners: Vec<MemcachedListenerState>,
+    /// Subsystems.
+    pub subsystems: Vec<SubsystemState>,
+    /// Hosts that use the discovery service.
+    pub discovery_controllers: Vec<ControllerState>,
+    /// Connects that wait for an earlier association of their host to end.
+    pub waiting_connect_count: usize,
+    /// Queues that have connected, and whose hosts have not authenticated yet.
+    pub unauthenticated_count: usize,
+    /// Connections, and counts of those refused or closed.
+    pub connections: ConnectionsState,
+    /// The reactors; empty if they were not asked.
+    pub reactors: Vec<ReactorState>,
+    /// Placement of lanes; `None` if it was not asked.
+    pub placement: Option<PlacementState>,
+    /// Packets received by busy polling, by any process in this network namespace.
+    pub busy_polled_packets: Option<u64>,
+    /// The audit log; `None` if there is none.
+    pub audit: Option<AuditState>,
+}
+
+/// NVMe and memcached connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionsState {
+    /// Open NVMe connections.
+    pub count: u32,
+    /// Open memcached connections.
+    pub memcached_count: u32,
+    /// Connections refused or closed, and protocol errors answered, by reason.
+    pub complaints: BTreeMap<String, u64>,
+}
+
+/// A listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListenerState {
+    /// The bound address.
+    pub address: String,
+    /// Address advertised to hosts instead.
+    pub advertise: Option<String>,
+    /// Hosts may connect to subsystems here.
+    pub subsystems: bool,
+    /// Hosts may connect to the discovery service here.
+    pub discovery: bool,
+}
+
+/// A memcached listener and its requirements on clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemcachedListenerState {
+    /// The bound address.
+    pub address: String,
+    /// Whether clients use TLS.
+    pub tls: bool,
+    /// Whether they show a certificate: "off", "optional" or "required"; `None` without TLS.
+    pub client_certificates: Option<String>,
+    /// Subject of the listener's certificate; `None` without TLS.
+    pub certificate_subject: Option<String>,
+    /// The last second of its validity, Unix time.
+    pub certificate_expires_unix_s: Option<i64>,
+    /// Number of users' passwords; `None` if clients do not authenticate.
+    pub user_count: Option<usize>,
+    /// Addresses that clients may connect from; `None` for any.
+    pub allow: Option<Vec<String>>,
+}
+
+/// A subsystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SubsystemState {
+    /// NQN.
+    pub nqn: String,
+    /// Serial number.
+    pub serial: String,
+    /// Model.
+    pub model: String,
+    /// Hosts that may connect; `None` for any.
+    pub hosts: Option<Vec<String>>,
+    /// Its namespaces.
+    pub namespaces: Vec<NamespaceState>,
+    /// Its controllers.
+    pub controllers: Vec<ControllerState>,
+}
+
+/// A namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NamespaceState {
+    /// Namespace id.
+    pub nsid: u32,
+    /// UUID.
+    pub uuid: String,
+    /// The storage as the configuration specifies it.
+    pub storage: String,
+    /// Size, bytes.
+    pub bytes: u64,
+    /// Bytes of a logical block.
+    pub block_bytes: u32,
+    /// Whether it is read-only, by the configuration or because its storage is.
+    pub read_only: bool,
+    /// Whether its storage has become read-only.
+    pub write_protected: bool,
+    /// Whether writes are refused for lack of space.
+    pub full: bool,
+    /// Space left, percent, as in the SMART log: of the file system where the file needs more of it, else 100.
+    pub spare_percent: u8,
+    /// Free space of the file system; `None` if unknown.
+    pub free_bytes: Option<u64>,
+    /// Hosts that see it; `None` for all hosts of the subsystem.
+    pub hosts: Option<Vec<String>>,
+    /// Hosts that may write to it; `None` for all that see it.
+    pub write_hosts: Option<Vec<String>>,
+    /// The prefixes of the keys that each host may use; `None` if every host may use all keys.
+    pub key_prefixes: Option<BTreeMap<String, Vec<String>>>,
+    /// Whether every reactor serves it to these hosts.
+    pub shown: bool,
+    /// Why it is closed until it is reopened; `None` while it is open.
+    pub closed: Option<String>,
+    /// How far its logs have been read; `None` once they are, or without logs.
+    pub recovery: Option<RecoveryState>,
+    /// Its keys and values; `None` if it has blocks.
+    pub pairs: Option<PairsState>,
+    /// Damage found and skipped in its logs; `None` if there is none, or without logs.
+    pub damage: Option<DamageState>,
+}
+
+/// The keys and values of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PairsState {
+    /// Pairs.
+    pub count: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// Memory in use, bytes.
+    pub used_memory_bytes: u64,
+    /// Stores refused because memory was full.
+    pub refused_memory_count: u64,
+    /// The log; `None` without one.
+    pub log: Option<LogState>,
+}
+
+/// The log of a key-value namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogState {
+    /// Bytes of the records of all pairs.
+    pub used_bytes: u64,
+    /// Limit on these.
+    pub usable_bytes: u64,
+    /// The rest: for cleaning, headers, and the ends of writes and of segments.
+    pub headroom_bytes: u64,
+    /// Stores refused because the log was full.
+    pub refused_count: u64,
+}
+
+/// Damage in the logs of a key-value namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DamageState {
+    /// Damaged places.
+    pub count: u64,
+    /// Keys whose values are lost by the damage.
+    pub lost_key_count: u64,
+    /// Records of unknown keys that are lost by the damage.
+    pub lost_unknown_count: u64,
+}
+
+/// The reading of the logs of a key-value namespace at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RecoveryState {
+    /// Partitions whose logs are being read.
+    pub partition_count: usize,
+    /// Bytes read so far, of all partitions.
+    pub read_bytes: u64,
+    /// Bytes to be read, of the partitions for which that is known.
+    pub bytes: u64,
+}
+
+/// A controller: a host's association.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ControllerState {
+    /// Controller id.
+    pub cntlid: u16,
+    /// NQN of the host.
+    pub host: String,
+    /// Identifier of the host.
+    pub hostid: String,
+    /// "disabled", "ready", "shutting down", "shut down", "resetting" or "ending".
+    pub state: &'static str,
+    /// Keep-alive timeout, ms; 0 for none.
+    pub keep_alive_ms: u32,
+    /// Its I/O queues.
+    pub queues: Vec<QueueState>,
+    /// Reads completed.
+    pub read_count: u64,
+    /// Writes completed.
+    pub write_count: u64,
+    /// Bytes read by the host.
+    pub read_bytes: u64,
+    /// Bytes written by the host.
+    pub written_bytes: u64,
+    /// Commands that failed.
+    pub failed_count: u64,
+}
+
+/// An I/O queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QueueState {
+    /// Queue id.
+    pub qid: u16,
+    /// The reactor that serves it.
+    pub reactor: u16,
+    /// The device queue (NAPI id) that its packets came in through at Connect; 0 for none.
+    pub napi_id: u64,
+    /// How its host was authenticated: hash function and group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authentication: Option<String>,
+    /// Doorbell policy.
+    pub doorbell: String,
+    /// Reads completed.
+    pub read_count: u64,
+    /// Writes completed.
+    pub write_count: u64,
+    /// Sends.
+    pub send_count: u64,
+    /// PDUs sent.
+    pub pdu_count: u64,
+    /// Receives that returned data.
+    pub receive_count: u64,
+    /// Counters of its lane.
+    pub counters: LaneReport,
+}
+
+/// A reactor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReactorState {
+    /// Its index.
+    pub reactor: u16,
+    /// Its lanes.
+    pub lanes: usize,
+    /// Its I/O lanes.
+    pub io_lanes: usize,
+    /// I/O lanes that it has ever served.
+    pub io_lanes_ever: u64,
+    /// The device queues (NAPI ids) that packets of its lanes came in through.
+    pub napi_ids: Vec<u32>,
+    /// Turns with work.
+    pub busy_turn_count: u64,
+    /// Turns spent spinning.
+    pub spin_turn_count: u64,
+    /// Sleeps.
+    pub sleep_count: u64,
+    /// Time asleep, ns.
+    pub asleep_ns: u64,
+    /// Busy polling.
+    pub busy_poll: BusyPollState,
+    /// Its buffer pool.
+    pub buffers: BuffersState,
+}
+
+/// A reactor's buffer pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BuffersState {
+    /// Total size, bytes.
+    pub bytes: usize,
+    /// Free now, bytes.
+    pub free_bytes: usize,
+    /// Lowest free amount so far, bytes.
+    pub free_bytes_min: usize,
+    /// Commands that had to wait for a buffer.
+    pub waited_count: u64,
+    /// Lanes with commands that wait for a buffer now.
+    pub waiting_lanes: usize,
+    /// Times that a lane was held back because its host did not read.
+    pub held_back_count: u64,
+}
+
+/// Busy polling of a reactor as the kernel granted it: "off", "on", or "refused: " and the reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BusyPollState {
+    /// Busy polling time of waits, µs; 0 for off.
+    pub wait_us: u32,
+    /// On its ring or epoll set.
+    pub engine: String,
+    /// On sockets.
+    pub sockets: String,
+    /// Before interrupts.
+    pub prefer: String,
+    /// Packets per pass.
+    pub budget: String,
+    /// Sockets that poll.
+    pub socket_count: u64,
+    /// Sockets that the kernel refused to poll.
+    pub refused_count: u64,
+    /// Times that an idle reactor spun before it slept.
+    pub spins: u64,
+    /// Of these, those that found work.
+    pub spin_hits: u64,
+    /// Sleeps that polled devices first.
+    pub polled_sleeps: u64,
+    /// Of these, those that ended within the polling time.
+    pub polled_hits: u64,
+}
+
+/// Placement of I/O lanes. Each lane counts once, when it connects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PlacementState {
+    /// The policy for new lanes.
+    pub policy: String,
+    /// Lanes by the criterion that placed them.
+    #[serde(flatten)]
+    pub counters: PlacementCounters,
+    /// NAPI ids of all device queues that lanes have ever come in through.
+    pub napi_ids_seen: Vec<u32>,
+    /// Device queues that lanes come in through now.
+    pub device_queues: Vec<DeviceQueueState>,
+}
+
+/// A device queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceQueueState {
+    /// Its NAPI id.
+    pub napi_id: u32,
+    /// The reactor that all its lanes are assigned to, if decided.
+    pub reactor: Option<usize>,
+    /// Lanes that come in through it.
+    pub lanes: u32,
+}
+
+/// A reactor's answer to a query of its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReactorReport {
+    /// Its state.
+    pub reactor: ReactorState,
+    /// The placement of lanes, from the reactor that decides it.
+    pub placement: Option<PlacementState>,
+}
+
+impl From<&Placement> for PlacementState {
+    fn from(placement: &Placement) -> Self {
+        let device =
+            |(id, reactor, lanes): (NonZeroU32, _, _)| DeviceQueueState { napi_id: id.get(), reactor, lanes };
+        Self {
+            policy: placement.policy().to_string(),
+            counters: placement.counters(),
+            napi_ids_seen: placement.seen().map(NonZeroU32::get).collect(),
+            device_queues: placement.devices().map(device).collect(),
+        }
+    }
+}

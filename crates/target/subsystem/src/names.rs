@@ -1,0 +1,14 @@
+//! Names, numbers and limits, which know nothing of the rest.
+
+pub mod allow_list;
+pub(crate) mod allowance;
+pub mod identity;
+pub mod lane_counters;
+pub mod lane_end;
+pub mod lane_id;
+pub mod limits;
+pub mod listener_gate;
+pub mod machine;
+pub mod memcached_trust;
+pub(crate) mod named_uuid;
+pub(crate) mod unconnected;

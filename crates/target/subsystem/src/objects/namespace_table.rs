@@ -1,0 +1,42 @@
+//! The namespaces of all subsystems as reactors see them: a snapshot, replaced as a whole when something changes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use store::Store;
+use wire::id::Nsid;
+
+use crate::objects::access::HostRights;
+use crate::objects::namespace_traffic::NamespaceTraffic;
+use crate::objects::subsystem::{NamespaceId, SubsystemId};
+
+/// One version of the namespaces.
+#[derive(Debug, Default)]
+pub struct NamespaceTable {
+    /// Grows with each change.
+    pub version: u64,
+    /// By subsystem.
+    pub subsystems: BTreeMap<SubsystemId, Vec<NamespaceEntry>>,
+}
+
+/// A namespace in the table.
+#[derive(Clone)]
+pub struct NamespaceEntry {
+    /// Its number in its subsystem. Entries are sorted by it.
+    pub nsid: Nsid,
+    /// The id by which reactors know its storage.
+    pub id: NamespaceId,
+    /// Its storage.
+    pub store: Store,
+    /// Which hosts see it, and which may write to it.
+    pub rights: HostRights,
+    /// Where reactors count what hosts do with it.
+    pub traffic: Arc<NamespaceTraffic>,
+}
+
+impl fmt::Debug for NamespaceEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "namespace {} ({:?})", self.nsid, self.id)
+    }
+}
