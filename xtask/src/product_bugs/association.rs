@@ -266,8 +266,8 @@ pub(super) const PATHS: &[Bug] = &[
         ),
         sites: &[Site(
             "crates/host/host/src/lane_core/backlog.rs",
-            "        if tag.held_ms == 0 {\n",
-            "        if tag.held_ms == 0 || BUG {\n",
+            "        if tag.held_at == 0 {\n",
+            "        if tag.held_at == 0 || BUG {\n",
         )],
     },
     Bug {

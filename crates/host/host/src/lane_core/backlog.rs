@@ -11,7 +11,7 @@ use wire::status::Status;
 use super::ana_states::AnaStates;
 use super::command::{IS_EXACT, IS_OWN, IS_UNCERTAIN, KeptCommand, Tag};
 use super::held::{HeldCommands, Release, Released, gave_up};
-use super::timeouts::{ConnectionWait, MS, clock_ms};
+use super::timeouts::{ConnectionWait, MS, moment, ms_since};
 use crate::attachment::Inaccessible;
 use crate::buffer::Data;
 use crate::failure::Failure;
@@ -167,11 +167,11 @@ impl<B> Backlog<B> {
             true => Verdict::Hold,
             false => retry::verdict(status, tag.class, sqe.opcode),
         };
-        let now_ms = clock_ms(now_ns);
-        if tag.held_ms == 0 {
-            tag.held_ms = now_ms;
+        let now = moment(now_ns);
+        if tag.held_at == 0 {
+            tag.held_at = now;
         }
-        let waited_ms = now_ms.wrapping_sub(tag.held_ms);
+        let waited_ms = ms_since(tag.held_at, now);
         let left_ns = self.limits.path_timeout_ns.saturating_sub(u64::from(waited_ms) * MS);
         let is_over = match verdict {
             Verdict::End => return Retried::Ends(buffer, Failure::Status(status)),

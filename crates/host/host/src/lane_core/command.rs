@@ -14,10 +14,10 @@ pub(crate) struct Tag {
     pub(super) user: u64,
     /// Order of submission; wraps.
     pub(super) sequence: u32,
-    /// When the command was first seen outstanding, or was aborted, ms; 0 before.
-    pub(super) seen_ms: u32,
-    /// When the command was held for the first time, ms; 0 for never.
-    pub(super) held_ms: u32,
+    /// [`moment`](super::timeouts::moment) when the command was first seen outstanding, or was aborted; 0 before.
+    pub(super) seen_at: u32,
+    /// Moment when the command was held for the first time; 0 for never.
+    pub(super) held_at: u32,
     pub(super) class: Class,
     pub(super) retry_count: u8,
     pub(super) flags: u8,
@@ -40,7 +40,7 @@ pub(super) const IS_UNCERTAIN: u8 = 1 << 5;
 impl Tag {
     #[inline]
     pub(super) fn new(user: u64, sequence: u32, class: Class, flags: u8) -> Self {
-        Self { user, sequence, seen_ms: 0, held_ms: 0, class, retry_count: 0, flags }
+        Self { user, sequence, seen_at: 0, held_at: 0, class, retry_count: 0, flags }
     }
 
     #[inline]
@@ -50,7 +50,7 @@ impl Tag {
 
     /// Prepares for another submission.
     pub(super) fn reset(&mut self) {
-        self.seen_ms = 0;
+        self.seen_at = 0;
         self.flags &= !IS_TIMED;
     }
 

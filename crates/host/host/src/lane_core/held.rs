@@ -8,7 +8,7 @@ use wire::log::ana::AnaState;
 use wire::status::Status;
 
 use super::command::{KeptCommand, Tag};
-use super::timeouts::{MS, clock_ms};
+use super::timeouts::{MS, moment, ms_since};
 use crate::failure::Failure;
 use crate::retry;
 use crate::submit::Completion;
@@ -185,14 +185,14 @@ impl<B> HeldCommands<B> {
     /// Ends commands that were held for longer than `timeout_ns`, and sets the limit of those that have none yet.
     /// A [`release`](Self::release) of those that are due follows.
     pub(super) fn expire(&mut self, now_ns: u64, timeout_ns: u64, newest: u32) -> Vec<Completion<B>> {
-        let now_ms = clock_ms(now_ns);
+        let now = moment(now_ns);
         let mut late = Vec::new();
         let mut index = 0;
         while let Some(held) = self.commands.get_mut(index) {
             if held.until_ns == 0 {
                 let tag = &mut held.command.tag;
-                tag.held_ms = if tag.held_ms == 0 { now_ms } else { tag.held_ms };
-                let waited_ns = u64::from(now_ms.wrapping_sub(tag.held_ms)) * MS;
+                tag.held_at = if tag.held_at == 0 { now } else { tag.held_at };
+                let waited_ns = u64::from(ms_since(tag.held_at, now)) * MS;
                 held.until_ns = now_ns.saturating_add(timeout_ns.saturating_sub(waited_ns)).max(1);
             }
             if held.until_ns <= now_ns {
@@ -203,7 +203,7 @@ impl<B> HeldCommands<B> {
         }
         sort_by_submission(&mut late, newest);
         let ended = late.into_iter().map(|Held { status, command, .. }| {
-            let waited_ms = now_ms.wrapping_sub(command.tag.held_ms);
+            let waited_ms = ms_since(command.tag.held_at, now);
             let failure = gave_up(status, command.tag, waited_ms);
             command.stop(failure)
         });

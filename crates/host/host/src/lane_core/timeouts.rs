@@ -13,12 +13,19 @@ use crate::error::LinkError;
 
 pub(super) const MS: u64 = 1_000_000;
 
-/// Offset of [`clock_ms`] from the clock: it wraps once the clock shows a second, and not only after 49 days.
-const AHEAD_MS: u64 = u32::MAX as u64 - 1000;
+/// Offset of a [`moment`] from the clock: it wraps once the clock shows a second, and not only after 24 days.
+const AHEAD_MS: u64 = (1 << 31) - 1000;
 
-/// ms of a clock in ns; never 0. Wraps every 49 days: only differences count.
-pub(super) fn clock_ms(now_ns: u64) -> u32 {
-    u32::try_from((now_ns / MS + AHEAD_MS) & u64::from(u32::MAX)).expect("masked").max(1)
+/// A moment of a clock in ns, to the millisecond: an odd number of half milliseconds, so that 0 stands for none. Wraps
+/// every 24 days: only differences count ([`ms_since`]).
+pub(super) fn moment(now_ns: u64) -> u32 {
+    let half_ms = (now_ns / MS + AHEAD_MS) << 1 | 1;
+    u32::try_from(half_ms & u64::from(u32::MAX)).expect("masked")
+}
+
+/// Time from one moment to a later one, ms.
+pub(super) fn ms_since(earlier: u32, now: u32) -> u32 {
+    now.wrapping_sub(earlier) / 2
 }
 
 /// Aborts a command.
@@ -66,16 +73,16 @@ impl CommandTimeout {
             return Ok(());
         }
         self.start(now_ns);
-        let now_ms = clock_ms(now_ns);
+        let now = moment(now_ns);
         let timeout_ms = u32::try_from(self.timeout_ns / MS).unwrap_or(u32::MAX);
         let mut is_over = false;
         queue.for_each_command(|sqe, tag| {
-            let age_ms = now_ms.wrapping_sub(tag.seen_ms);
-            if tag.seen_ms == 0 {
-                tag.seen_ms = now_ms;
+            let age_ms = ms_since(tag.seen_at, now);
+            if tag.seen_at == 0 {
+                tag.seen_at = now;
             } else if !tag.has(IS_LATE) && age_ms >= timeout_ms {
                 tag.flags |= IS_LATE;
-                tag.seen_ms = now_ms;
+                tag.seen_at = now;
                 abort(sqe, actions);
             } else if tag.has(IS_LATE) && age_ms >= timeout_ms / 2 {
                 is_over = true;
@@ -118,5 +125,21 @@ impl ConnectionWait {
         }
         let is_over = self.until_ns()? <= now_ns;
         is_over.then(|| u32::try_from(now_ns.saturating_sub(self.since_ns) / MS).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_moment_is_none_and_times_are_exact_where_moments_wrap() {
+        for start_ms in 0..2500 {
+            let start = moment(start_ms * MS + 999_999);
+            assert_ne!(start, 0);
+            for ms in [0, 1, 999, 1000, 1200, 1 << 30] {
+                assert_eq!(ms_since(start, moment((start_ms + ms) * MS)), u32::try_from(ms).unwrap());
+            }
+        }
     }
 }
