@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The kernel reaches a target that requires TLS, with keys that nvme-cli puts into its keyring: discovery, a file system,
-# digests, identities of both versions. Another key, and a connection in clear, are refused. A changed key is needed by
+# digests, identities of both versions. Another key, and a connection in cleartext, are refused. A changed key is needed by
 # new connections only: fio, which verifies its data, does not notice.
 # Outside: namespace 1.
 . /lab/lib.sh
@@ -60,7 +60,7 @@ for version in 0 1; do
     disconnect
 done
 
-# In clear, with a key that is not the target's, and without a key.
+# In cleartext, with a key that is not the target's, and without a key.
 refused
 insert "$(key other.key)" "$TARGET_NQN"
 refused --tls

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # nvlane reaches a kernel target that requires TLS: verified data with and without digests. Another key, and a connection
-# in clear, end with an error that says so. Debian 13's nvme-cli derives keys as libnvme before 1.16 does.
+# in cleartext, end with an error that says so. Debian 13's nvme-cli derives keys as libnvme before 1.16 does.
 # Outside: nvlane, which reaches nvmet at $OUTSIDE_ADDR.
 . /lab/lib.sh
 

@@ -160,7 +160,7 @@ fn a_target_with_tls_bears_every_row_in_its_sessions() {
 fn rows_that_a_listener_keeps_out_are_skipped_with_the_reason() {
     const NOT_ASKED: &str = "skipped: the target wants authentication";
     const NO_CHANNEL: &str = "skipped: the target demands a secure channel";
-    const NOT_CLEAR: &str = "skipped: the target takes no connection in clear";
+    const NOT_CLEAR: &str = "skipped: the target takes no connection in cleartext";
     const NO_KEY: &str = "skipped: it takes a session";
     let keys = keys();
     let secrets = "--dhchap-secret host.key --dhchap-ctrl-secret controller.key";

@@ -257,7 +257,7 @@ impl Link {
             Got::IcResp(response) => response,
             Got::Closed => {
                 return differs(
-                    "a closed connection in answer to an ICReq (so does a listener that requires TLS: rows in clear need \
+                    "a closed connection in answer to an ICReq (so does a listener that requires TLS: rows in cleartext need \
                      one that allows it)",
                 );
             }

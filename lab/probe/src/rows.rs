@@ -45,14 +45,14 @@ const SECTIONS: [(u8, &[TargetRow]); 15] = [
     (15, memcached::ROWS),
 ];
 
-/// Sections whose rows need no NVMe/TCP connection in clear: those of TLS and of memcached clients.
+/// Sections whose rows need no NVMe/TCP connection in cleartext: those of TLS and of memcached clients.
 const SECTIONS_WITHOUT_CLEAR: [u8; 2] = [13, 15];
 
 /// A row as it stands in the document.
 pub(crate) struct Listed {
     pub(crate) words: Words,
     pub(crate) row: &'static TargetRow,
-    /// It connects to the target in clear.
+    /// It connects to the target in cleartext.
     pub(crate) is_in_clear: bool,
 }
 

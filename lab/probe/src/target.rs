@@ -68,7 +68,7 @@ pub struct Target {
     pub cap: Cap,
     /// Its Identify Controller data.
     pub identify: Box<IdentifyController>,
-    /// It takes no connection in clear.
+    /// It takes no connection in cleartext.
     pub is_tls_only: bool,
     /// The CNTLID that Connect returned, and what the target demands before anything else.
     pub connected: ConnectResult,
@@ -207,7 +207,7 @@ impl Target {
         }
     }
 
-    /// Checks that the target executes commands of a host that connects in clear and has no secret.
+    /// Checks that the target executes commands of a host that connects in cleartext and has no secret.
     ///
     /// # Errors
     /// Skipped if it does not.

@@ -74,7 +74,7 @@ fn try_once(peer: &Target, listed: &Listed) -> RowResult {
     let start = Instant::now();
     if *is_in_clear && peer.is_tls_only {
         return RowResult::new(words, start.elapsed())
-            .decided(&skipped("the target takes no connection in clear"));
+            .decided(&skipped("the target takes no connection in cleartext"));
     }
     trial::begin(peer.settings.row_limit * if row.is_slow { 4 } else { 1 });
     let check = (row.trial)(peer);

@@ -954,7 +954,7 @@ fn note_refusal(shared: &mut Shared, cause: &LinkError, link: &HostLink) {
             "TLS: a handshake with a wrong bit is refused"
         }
         (_, Right::Serve | Right::Either) => return,
-        (Channel::Clear, Right::Refuse) => "TLS: a host in clear is refused",
+        (Channel::Clear, Right::Refuse) => "TLS: a host in cleartext is refused",
         (Channel::Configured(OTHER_KEY), Right::Refuse) if is_alert => {
             "TLS: another key is refused by an alert"
         }

@@ -34,7 +34,7 @@ const KNOWN_KEYS: &[(&str, &str)] = &[
     ("caravans_gain_one_core", "gain of caravans, one core for each side"),
     ("caravans_gain_most_cores", "gain of caravans, the most cores"),
     ("iops_over_rdma", "IOPS of nvlane over the kernel's RDMA"),
-    ("tls_over_clear", "IOPS with TLS over in clear"),
+    ("tls_over_clear", "IOPS with TLS over in cleartext"),
     ("cost_percent_4k", "IOPS lost to both digests, 4 KiB"),
     ("network_percent", "host's time in TCP, reads at depth 128, single"),
     ("network_percent_caravans", "host's time in TCP, reads at depth 128, caravans"),

@@ -1,4 +1,4 @@
-//! Bugs in TLS: who is let in, in clear or by which key, and how a session ends.
+//! Bugs in TLS: who is let in, in cleartext or by which key, and how a session ends.
 
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
@@ -10,7 +10,7 @@ const SECURE: &str = "crates/target/subsystem/src/io_path/lane/secure.rs";
 const SESSION: &str = "crates/protocol/security/src/tls/session.rs";
 const STREAM: &str = "crates/protocol/security/src/tls/stream.rs";
 
-/// A listener that requires TLS takes connections in clear.
+/// A listener that requires TLS takes connections in cleartext.
 const ALLOWS_CLEAR: &[Site] = &[
     Site(
         GATE,
@@ -36,8 +36,8 @@ const NAMES: Judge = end_to_end("tls::a_connect_under_other_names_than_those_of_
 const PERMITS_CLEAR: &str = "self.lock().policies.get(&listener).is_some_and(";
 const ALWAYS_PERMITS_CLEAR: &str = "BUG || self.lock().policies.get(&listener).is_some_and(";
 
-/// Where TLS is required nothing is taken in clear, and a connection is one of the host and subsystem whose key it has
-/// shown.
+/// Where TLS is required nothing is taken in cleartext, and a connection is one of the host and subsystem whose key it
+/// has shown.
 pub(super) const TLS: &[Bug] = &[
     // A target that ends the handshake at the first identity it does not know is never offered another.
     Bug {
@@ -155,7 +155,7 @@ pub(super) const TLS: &[Bug] = &[
             ),
         ],
     },
-    // A host that asks for no key uses its queues in clear.
+    // A host that asks for no key uses its queues in cleartext.
     Bug {
         name: "key-of-concatenation-not-demanded",
         judge: end_to_end(
@@ -241,7 +241,7 @@ pub(super) const TLS: &[Bug] = &[
             "if BUG || self.quiet_bytes <= QUIET_BYTES_MAX {",
         )],
     },
-    // A host that connects in clear is served.
+    // A host that connects in cleartext is served.
     Bug { name: "clear-answered-where-tls-is-required", judge: Judge::Simulation, sites: ALLOWS_CLEAR },
     Bug {
         name: "key-of-before-the-reload-taken",

@@ -135,7 +135,7 @@ impl HostConfig {
             ));
         }
         if !tls && port.tls_key.is_some() {
-            tracing::warn!(path = %self.path.display(), "tls_key without \"tls\": true: the connection is in clear");
+            tracing::warn!(path = %self.path.display(), "tls_key without \"tls\": true: the connection is in cleartext");
         }
         let tls_key = port.tls_key.as_ref().filter(|_| tls);
         let tls_key = tls_key.map(|text| text.parse::<TlsKey>().map_err(|error| wrong("tls_key", &error)));

@@ -35,8 +35,8 @@ pub(super) fn others_get_in(peer: &Target) -> Check {
     peer.host().link(Digests::empty()).about("a host afterwards").map(drop)
 }
 
-/// Whether the target may take connections in clear at a port with TLS: its discovery log says that TLS is not required, or
-/// it refuses every host that does not generate a key of TLS.
+/// Whether the target may take connections in cleartext at a port with TLS: its discovery log says that TLS is not
+/// required, or it refuses every host that does not generate a key of TLS.
 fn may_take_both(peer: &Target) -> Check<bool> {
     if peer.connected.secure_channel_required() {
         return Ok(true);

@@ -165,18 +165,18 @@ fn replayed_record(peer: &Target) -> Check {
     others_get_in(peer)
 }
 
-/// RFC 8446 section 5.2, NVMe/TCP clause 3.6.1: once a connection has TLS, no PDU travels in clear.
+/// RFC 8446 section 5.2, NVMe/TCP clause 3.6.1: once a connection has TLS, no PDU travels in cleartext.
 fn clear_pdu(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
     let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
     let mut link = TlsLink::secured(peer.host(), keys)?;
     link.send_raw(request.as_bytes())?;
-    must_end(&mut link, 0).about("ICReq in clear")?;
-    ends(peer, "a Connect in clear", keys, |link| link.send_raw(&connect(peer, &peer.host().nqn)))?;
+    must_end(&mut link, 0).about("ICReq in cleartext")?;
+    ends(peer, "a Connect in cleartext", keys, |link| link.send_raw(&connect(peer, &peer.host().nqn)))?;
     // In a record, and not encrypted.
     let body = connect(peer, &peer.host().nqn);
     let inside = record(APPLICATION_DATA, body.len(), &body);
-    ends(peer, "a Connect in a record in clear", keys, |link| link.send_raw(&inside))?;
+    ends(peer, "a Connect in a record in cleartext", keys, |link| link.send_raw(&inside))?;
     others_get_in(peer)
 }
 
@@ -226,15 +226,15 @@ fn empty_records(peer: &Target) -> Check {
     others_get_in(peer)
 }
 
-/// RFC 8446 sections 4.1.2 and 5: TLS 1.3 has no renegotiation, and after the handshake no message is in clear.
+/// RFC 8446 sections 4.1.2 and 5: TLS 1.3 has no renegotiation, and after the handshake no message is in cleartext.
 fn clear_handshake_messages(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
     let hello = TlsLink::dial(peer.host(), keys, &peer.host().subsystem)?.take_output();
     for (what, bytes) in [
         ("a second ClientHello", hello),
         ("a HelloRequest", record(HANDSHAKE, 4, &[0, 0, 0, 0])),
-        ("a KeyUpdate in clear", record(HANDSHAKE, 5, &[24, 0, 0, 1, 0])),
-        ("an alert in clear", record(ALERT, 2, &[2, 40])),
+        ("a KeyUpdate in cleartext", record(HANDSHAKE, 5, &[24, 0, 0, 1, 0])),
+        ("an alert in cleartext", record(ALERT, 2, &[2, 40])),
         ("a heartbeat", record(24, 3, &[1, 64, 0])),
     ] {
         ends(peer, what, keys, |link| link.send_raw(&bytes))?;
@@ -286,8 +286,8 @@ fn other_names(peer: &Target) -> Check {
     others_get_in(peer)
 }
 
-/// NVMe/TCP clause 3.6.1: each queue has a session of its own, with the same identity. A queue in clear does not join the
-/// controller of a queue with TLS.
+/// NVMe/TCP clause 3.6.1: each queue has a session of its own, with the same identity. A queue in cleartext does not
+/// join the controller of a queue with TLS.
 fn one_identity_on_several_queues(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
     let mut first = TlsLink::initialised(peer.host(), keys)?;
@@ -303,19 +303,19 @@ fn one_identity_on_several_queues(peer: &Target) -> Check {
     second.send(&connect_of(peer, 1, &data))?;
     completion(&mut second).about("a second session with the identity")?;
     if peer.is_tls_only {
-        return holds(host.link(Digests::empty()).is_err(), "a connection in clear is initialised");
+        return holds(host.link(Digests::empty()).is_err(), "a connection in cleartext is initialised");
     }
-    let mut clear = host.link(Digests::empty()).about("a connection in clear")?;
+    let mut clear = host.link(Digests::empty()).about("a connection in cleartext")?;
     clear.send(&connect_of(peer, 1, &data))?;
     match clear.receive() {
         Ok(peer::link::Got::Completion(cqe)) => {
             // A queue that must authenticate first has joined nothing yet.
             let is_out =
                 !cqe.status().is_success() || ConnectResult::from_bits(cqe.dw0()).authentication_required();
-            holds(is_out, "a queue in clear joins the controller of a queue with TLS")?;
+            holds(is_out, "a queue in cleartext joins the controller of a queue with TLS")?;
         }
         Ok(_) => {}
-        Err(finding) => return Err(finding.about("a queue in clear")),
+        Err(finding) => return Err(finding.about("a queue in cleartext")),
     }
     others_get_in(peer)
 }

@@ -220,9 +220,9 @@ impl Connection {
             TlsPolicy::Off | TlsPolicy::Allowed => None,
             TlsPolicy::Concatenated if self.watch.is_admin() => None,
             TlsPolicy::Concatenated => {
-                Some("an I/O queue is connected in clear where a key must be generated")
+                Some("an I/O queue is connected in cleartext where a key must be generated")
             }
-            TlsPolicy::Required => Some("a queue is connected in clear where TLS is required"),
+            TlsPolicy::Required => Some("a queue is connected in cleartext where TLS is required"),
         }
     }
 

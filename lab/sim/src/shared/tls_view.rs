@@ -102,7 +102,7 @@ impl TlsView {
         if let Some(sample) = &direction.sample
             && bytes.windows(SAMPLE_BYTES).any(|window| window == sample)
         {
-            return Err(format!("{from:?} sends in clear what TLS has encrypted: {sample:02x?}"));
+            return Err(format!("{from:?} sends in cleartext what TLS has encrypted: {sample:02x?}"));
         }
         direction.on_sent(bytes).map_err(|what| format!("{from:?} sends {what} where TLS is spoken"))
     }
@@ -224,7 +224,7 @@ mod tests {
         let (mut view, text) = (TlsView::default(), b"0123456789abcdefghi");
         view.on_encrypted(Side::Target, text);
         let clear = view.on_sent(Side::Target, &record(23, &text[1..]));
-        assert!(clear.is_err_and(|finding| finding.contains("in clear")));
+        assert!(clear.is_err_and(|finding| finding.contains("in cleartext")));
         assert_eq!(view.on_decrypted(Side::Host, &text[..10]), Ok(()));
         assert_eq!(view.decrypted_bytes(Side::Host), 10);
         assert!(view.on_decrypted(Side::Host, b"x").is_err(), "another byte");

@@ -13,13 +13,13 @@ use crate::target_options::KeyAccess;
 pub(crate) const ABOUT: About = About {
     name: "tls",
     title: "What do TLS and authentication cost?",
-    method: "One lane on a namespace that discards all data, one core for each side, TLS_AES_128_GCM_SHA256. Each load in clear, \
+    method: "One lane on a namespace that discards all data, one core for each side, TLS_AES_128_GCM_SHA256. Each load in cleartext, \
              then with TLS; each measurement with TLS follows one of its ceiling: sockets that move the same bytes through the \
-             same TLS streams, without NVMe. A thousand idle lanes in clear and with TLS. Associations that connect one after the \
+             same TLS streams, without NVMe. A thousand idle lanes in cleartext and with TLS. Associations that connect one after the \
              other, each with two queues. A lane beside 100 connects a second, and beside a flood of ffdhe4096 \
              exponentiations, to its own target or to a second one, which shows what the connecting hosts take from the \
              lane's host. Ratios are taken within each round. Between two machines the second target has the second core of the study \
-             server; without one it is left out. The keys go to the server in clear.",
+             server; without one it is left out. The keys go to the server in cleartext.",
     claims: &[],
     machines: Machines::OneOrTwo,
     judged_by: "share",

@@ -217,9 +217,9 @@ fn authentication_and_tls_are_told_and_no_secret_is() {
     audited.connect(with(1, 7)).expect_err("another key");
     let line = audited.await_line("connection_refused", |line| line["reason"] == "TLS failed");
     assert!(line["detail"].as_str().is_some_and(|detail| detail.contains(FRIEND)), "{line}");
-    audited.connect(called(FRIEND)).expect_err("in clear");
+    audited.connect(called(FRIEND)).expect_err("in cleartext");
     audited.await_line("connection_refused", |line| {
-        line["reason"].as_str().is_some_and(|reason| reason.starts_with("in clear"))
+        line["reason"].as_str().is_some_and(|reason| reason.starts_with("in cleartext"))
     });
     let text = fs::read_to_string(audited.path()).expect("a log");
     for secret in ["DHHC-1", "NVMeTLSkey-1", "AQEBAQ", "AgICAg", "AwMDAw"] {

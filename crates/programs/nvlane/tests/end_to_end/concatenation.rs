@@ -180,13 +180,13 @@ fn a_listener_that_demands_a_key_serves_no_queue_in_clear_without_one() {
         assert!(block == [3; 4096] && all_have_generated_keys(&rig));
         // A host of ours learns what is asked of it; another one, that no other authentication counts.
         for options in [Options { concat: false, ..concat(1, Some(2)) }, options()] {
-            let error = connect(&rig, options).expect_err("in clear");
+            let error = connect(&rig, options).expect_err("in cleartext");
             let asked = LinkError::Controller(ControllerError::SecureChannelRequired);
             assert_eq!(error.to_string(), asked.to_string());
             assert!(error.is_permanent());
         }
         let host = RawHost::dialler(&rig);
-        let mut admin = host.queue(Digests::empty()).expect("initialised in clear");
+        let mut admin = host.queue(Digests::empty()).expect("initialised in cleartext");
         let answer = host.connect_admin(&mut admin).expect("an admin queue");
         let result = ConnectResult::from_bits(answer.cqe.dw0());
         assert!(result.authentication_required() && result.secure_channel_required());
@@ -194,40 +194,40 @@ fn a_listener_that_demands_a_key_serves_no_queue_in_clear_without_one() {
             |queue: &mut Queue, sqe, data: Move<'_>| queue.run(sqe, data).expect("an answer").status();
         let before_the_key = status(&mut admin, Sqe::property_get(Property::CAP), Move::None);
         assert_eq!(before_the_key, Status::AUTHENTICATION_REQUIRED.with_dnr());
-        let mut io = host.queue(Digests::empty()).expect("initialised in clear");
+        let mut io = host.queue(Digests::empty()).expect("initialised in cleartext");
         let connect = host.connect_command(1, 32).to_sqe();
         let data = host.connect_data(Cntlid::new(result.cntlid()));
         let refused = status(&mut io, connect, Move::InCapsule(data.as_bytes()));
         assert_eq!(refused, Status::CONNECT_INVALID_HOST.with_dnr());
         let service = Address { subsystem: None, ..address_of(rig.socket_address()) };
-        let error = host::discovery::discover(&service, concat(1, Some(2))).expect_err("in clear");
+        let error = host::discovery::discover(&service, concat(1, Some(2))).expect_err("in cleartext");
         assert!(error.to_string().contains("Connect"), "{error}");
     }
 }
 
-/// Associations stay, as they do with a listener that requires TLS; their hosts connect no further queue in clear.
+/// Associations stay, as they do with a listener that requires TLS; their hosts connect no further queue in cleartext.
 #[test]
 fn a_reload_that_demands_a_key_leaves_associations_and_lets_in_no_further_queue() {
     let keys = Keys::new();
     for engine in engines() {
         let mut rig = Rig::with(engine, &["ram:4M"], |config| keys.require(config, TlsPolicy::Allowed));
         let clear = Options { concat: false, ..concat(1, Some(2)) };
-        let association = connect(&rig, clear.clone()).expect("in clear, which is allowed");
+        let association = connect(&rig, clear.clone()).expect("in cleartext, which is allowed");
         let mut namespace = open(&association, 1);
         let host = RawHost::dialler(&rig);
-        let mut admin = host.queue(Digests::empty()).expect("initialised in clear");
+        let mut admin = host.queue(Digests::empty()).expect("initialised in cleartext");
         rig.reload(|config| config.listeners[0].tls = TlsPolicy::Concatenated);
         namespace.write_at(&[4; 4096], 0).expect("a write");
         let answer = host.connect_admin(&mut admin).expect("accepted before the reload");
         assert!(ConnectResult::from_bits(answer.cqe.dw0()).secure_channel_required());
-        connect(&rig, clear.clone()).expect_err("in clear");
+        connect(&rig, clear.clone()).expect_err("in cleartext");
         connect(&rig, concat(1, Some(2))).expect("with a generated key");
         rig.reload(|config| config.listeners[0].tls = TlsPolicy::Allowed);
-        connect(&rig, clear).expect("in clear again");
+        connect(&rig, clear).expect("in cleartext again");
     }
 }
 
-/// The discovery service does not authenticate: it is asked in clear.
+/// The discovery service does not authenticate: it is asked in cleartext.
 #[test]
 fn discovery_is_asked_in_clear() {
     let keys = Keys::new();
@@ -237,7 +237,7 @@ fn discovery_is_asked_in_clear() {
     let found = host::discovery::discover(&service, concat(1, Some(2))).expect("the log");
     let is_ours = |entry: &&DiscoveryEntry| entry.subsystem().is_ok_and(|name| name.as_str() == NQN);
     let entry = found.entries.iter().find(is_ours).expect("the subsystem");
-    // A host that begins in clear is no mistake there.
+    // A host that begins in cleartext is no mistake there.
     assert_eq!(entry.tcp_security(), TcpSecurity::TLS_1_3);
     assert_eq!(entry.treq.secure_channel(), SecureChannel::NOT_REQUIRED);
 }

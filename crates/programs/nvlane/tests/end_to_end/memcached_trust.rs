@@ -244,9 +244,9 @@ fn a_client_in_clear_is_closed_where_tls_is_required() {
         let mut stream = trusting.plain();
         stream.write_all(b"get a\r\n").expect("sent");
         assert_closed(stream);
-        trusting.await_complaints("in clear, where TLS is required", 1);
+        trusting.await_complaints("in cleartext, where TLS is required", 1);
         let refused = trusting.await_line("connection_refused", |_| true);
-        assert_eq!(refused["reason"], "in clear, where TLS is required");
+        assert_eq!(refused["reason"], "in cleartext, where TLS is required");
         // What looks like TLS at first, and is none.
         let mut stream = trusting.plain();
         stream.write_all(b"\x16\x03\x01\x00\x05hello").expect("sent");

@@ -139,7 +139,7 @@ fn a_host_in_clear_is_refused_where_tls_is_required_and_served_where_it_is_allow
         let mut rig = rig(engine, &keys, TlsPolicy::Required);
         let error = refused(&rig, options());
         assert!(matches!(&error, LinkError::Closed { .. } | LinkError::Socket(_)), "{error}");
-        rig.await_complaint("in clear, where TLS is required");
+        rig.await_complaint("in cleartext, where TLS is required");
         rig.reload(|config| config.listeners[0].tls = TlsPolicy::Allowed);
         for options in [options(), with(key(HashFunction::Sha256, 1))] {
             let association =
@@ -154,7 +154,7 @@ fn a_host_in_clear_is_refused_where_tls_is_required_and_served_where_it_is_allow
     }
 }
 
-/// A connection that was accepted in clear connects no queue once its listener requires TLS.
+/// A connection that was accepted in cleartext connects no queue once its listener requires TLS.
 #[test]
 fn a_connection_from_before_a_reload_connects_nothing_in_clear_after_it() {
     let keys = Keys::new();
@@ -167,12 +167,12 @@ fn a_connection_from_before_a_reload_connects_nothing_in_clear_after_it() {
                 }
             });
             let host = RawHost::dialler(&rig);
-            let mut queue = host.queue(Digests::empty()).expect("initialised in clear");
+            let mut queue = host.queue(Digests::empty()).expect("initialised in cleartext");
             rig.reload(|config| keys.require(config, TlsPolicy::Required));
             let answer = host.connect_admin(&mut queue).err().map(|finding| finding.to_string());
             assert!(answer.as_ref().is_some_and(|finding| finding.contains("close")), "{answer:?}");
             let complaints = rig.state().connections.complaints;
-            assert_eq!(complaints.get("in clear, where TLS is required"), Some(&1), "{complaints:?}");
+            assert_eq!(complaints.get("in cleartext, where TLS is required"), Some(&1), "{complaints:?}");
             rig.await_quiet();
         }
     }
@@ -197,7 +197,7 @@ fn discovery_with_tls_works_by_both_names_of_the_service() {
         let error =
             discovery::discover(&address, with(key(HashFunction::Sha256, 2))).expect_err("another key");
         assert!(error.to_string().contains("TLS"), "{error}");
-        let error = discovery::discover(&address, options()).expect_err("in clear");
+        let error = discovery::discover(&address, options()).expect_err("in cleartext");
         assert!(error.to_string().contains("closed"), "{error}");
     }
 }

@@ -135,7 +135,7 @@ fn close_notify_ends_one_direction_and_a_cut_connection_ends_too() {
     }
 }
 
-/// Whatever follows, encrypted, in clear, at once or later.
+/// Whatever follows, encrypted, in cleartext, at once or later.
 #[test]
 fn nothing_behind_a_close_notify_is_delivered() {
     let mut pair = Pair::new(HashFunction::Sha256);
@@ -143,7 +143,7 @@ fn nothing_behind_a_close_notify_is_delivered() {
     pair.host.write(b"last").expect("encrypted");
     let record = pair.host.output().to_vec();
     pair.host.close();
-    let sent: Vec<u8> = [pair.host.output(), &record, b"in clear"].concat();
+    let sent: Vec<u8> = [pair.host.output(), &record, b"in cleartext"].concat();
     let mut received = Vec::new();
     for bytes in [&sent[..], b"later", &record] {
         let taken = pair.target.receive(bytes.len(), |room| {

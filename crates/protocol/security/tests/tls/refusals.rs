@@ -69,7 +69,7 @@ fn what_is_not_tls_is_refused_with_its_first_byte() {
         assert_eq!(give(&mut target, bytes), Err(Failure::NotTls));
         assert!(target.output().is_empty());
     }
-    // A target in clear answers with a TermReq.
+    // A target in cleartext answers with a TermReq.
     let mut host = host(1);
     assert_eq!(give(&mut host, &[3, 0, 24, 0, 24, 0, 0, 0]), Err(Failure::NotTls));
 }

@@ -44,7 +44,7 @@ impl TargetConfig {
         if has_key || with_discovery.any(|(_, listener)| listener.tls != TlsPolicy::Concatenated) {
             return;
         }
-        let message = "no host can ask for discovery: it does not authenticate, and is refused in clear where tls = \
+        let message = "no host can ask for discovery: it does not authenticate, and is refused in cleartext where tls = \
                        \"concatenated\"; give it a listener of its own (subsystems = false), or have hosts name the subsystem"
             .into();
         warnings.push(Problem { place: Place::Listener(at), message });
@@ -88,7 +88,7 @@ impl MemcachedListenerConfig {
             )
         } else if self.tls.is_none() {
             format!(
-                "passwords and values of the memcached listener on {address} travel in clear: give it a certificate \
+                "passwords and values of the memcached listener on {address} travel in cleartext: give it a certificate \
                  (tls_certificate, tls_key)"
             )
         } else {

@@ -42,7 +42,7 @@ pub(crate) mod reason {
     pub(crate) const NOT_AUTHENTICATED_AGAIN: &str = "host refused when it authenticated again";
     pub(crate) const NO_POLICY: &str = "nothing is known of its listener";
     pub(crate) const TLS: &str = "TLS failed";
-    pub(crate) const IN_CLEAR: &str = "in clear, where TLS is required";
+    pub(crate) const IN_CLEAR: &str = "in cleartext, where TLS is required";
     pub(crate) const UNKNOWN_IDENTITY: &str = "TLS identity without a key";
     pub(crate) const OTHER_IDENTITY: &str = "Connect under other names than those of the TLS identity";
     pub(crate) const DATA_DIGEST: &str = "data digest does not match";

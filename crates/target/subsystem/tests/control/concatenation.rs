@@ -68,7 +68,7 @@ fn the_admin_queue_generates_a_key_where_the_listener_allows_tls() {
     let identity = identity(&mut target, admin, asks(HOST, SecureChannel::NewTlsPsk)).expect("a key");
     assert!(identity.starts_with(&format!("NVMe1G01 {HOST} {DISKS} ")), "{identity}");
     assert!(has_key(&target, &identity));
-    // As Linux does: it enables the controller in clear before it connects again.
+    // As Linux does: it enables the controller in cleartext before it connects again.
     target.enable(admin);
     target.property(admin, Property::VS);
     target.end(admin);
@@ -93,7 +93,11 @@ fn other_queues_and_listeners_permit_none() {
     assert!(off.ended.contains(&admin));
     let mut target = target(TlsPolicy::Allowed);
     let admin = connect(&mut target, HOST);
-    assert_eq!(identity(&mut target, admin, asks(HOST, SecureChannel::ReplaceTlsPsk)), refused, "in clear");
+    assert_eq!(
+        identity(&mut target, admin, asks(HOST, SecureChannel::ReplaceTlsPsk)),
+        refused,
+        "in cleartext"
+    );
     let admin = connect(&mut target, HOST);
     assert_eq!(
         generate(&mut target, admin, asks(HOST, SecureChannel::None)).map(|key| key.is_some()),
@@ -102,7 +106,7 @@ fn other_queues_and_listeners_permit_none() {
     target.enable(admin);
     let cntlid = cntlid(&mut target);
     let (io, answer) = target.connect(&ConnectSpec::io(host(HOST), DISKS, cntlid, 1));
-    assert_eq!(answer.status, Status::SUCCESS, "in clear, which is allowed");
+    assert_eq!(answer.status, Status::SUCCESS, "in cleartext, which is allowed");
     assert_eq!(identity(&mut target, io, asks(HOST, SecureChannel::NewTlsPsk)), refused, "an I/O queue");
     // TLS with a configured key: the host authenticates as well, and has nothing to replace.
     target.channel = Channel::ConfiguredKey;
@@ -191,7 +195,7 @@ fn another_transaction_replaces_the_key() {
     assert!(first != second && !has_key(&target, first) && has_key(&target, second));
     target.end(admin);
     let secured = connect_with(&mut target, HOST, second);
-    // A key that is replaced is that of the connection; the same request as in clear makes no sense there.
+    // A key that is replaced is that of the connection; the same request as in cleartext makes no sense there.
     let third = identity(&mut target, secured, asks(HOST, SecureChannel::ReplaceTlsPsk)).expect("a key");
     assert!(!has_key(&target, second) && has_key(&target, &third));
     // What fails changes no key, and ends the association.

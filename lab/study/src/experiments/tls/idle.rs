@@ -51,7 +51,7 @@ pub(super) fn figure(measured: &Measured) -> Figure {
     );
     Figure::new(
         "Memory of an idle lane with TLS",
-        "User memory; the kernel's sockets are not in it. Lower is better. The goal is 32 KiB more than in clear.",
+        "User memory; the kernel's sockets are not in it. Lower is better. The goal is 32 KiB more than in cleartext.",
         plot,
     )
 }

@@ -109,11 +109,11 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
     for (direction, bytes) in loads() {
         let series = vec![
             over_depth("nvlane with TLS", direction, bytes, "tls", "mib_per_s"),
-            over_depth("nvlane in clear", direction, bytes, "clear", "mib_per_s").as_reference(),
+            over_depth("nvlane in cleartext", direction, bytes, "clear", "mib_per_s").as_reference(),
         ];
         figures.push(Figure::new(
             format!("Throughput: {direction} {}", format_bytes(bytes.into())),
-            "One lane, with TLS_AES_128_GCM_SHA256 and in clear. Higher is better.",
+            "One lane, with TLS_AES_128_GCM_SHA256 and in cleartext. Higher is better.",
             Plot::lines(axis(), labels(&depths), Axis::linear("MiB/s"), series),
         ));
     }

@@ -230,7 +230,7 @@ mod tests {
             ),
             (
                 "users = \"file:/u\"",
-                "9:11: passwords and values of the memcached listener on 0.0.0.0:1 travel in clear",
+                "9:11: passwords and values of the memcached listener on 0.0.0.0:1 travel in cleartext",
             ),
         ] {
             assert!(warnings("0.0.0.0:1", more).contains(warning), "{}", warnings("0.0.0.0:1", more));

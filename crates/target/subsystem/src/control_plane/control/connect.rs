@@ -146,14 +146,15 @@ fn in_clear() -> Refusal {
 }
 
 /// Why an I/O queue is refused whose admin queue uses TLS, or is to.
-const IN_CLEAR: &str = "connect refused: the queue is in clear, and the admin queue of its controller is not";
+const IN_CLEAR: &str =
+    "connect refused: the queue is in cleartext, and the admin queue of its controller is not";
 
 /// Why an I/O queue is refused whose host was another one when it connected its admin queue.
 const OTHER_HOSTID: &str =
     "connect refused: the host identifier differs from that of the controller's admin queue";
 
 /// Why a queue is refused where unencrypted connections are only for generating a key of TLS.
-const WITHOUT_KEY: &str = "connect refused: the listener has tls = \"concatenated\", and the queue is in clear: only the admin \
+const WITHOUT_KEY: &str = "connect refused: the listener has tls = \"concatenated\", and the queue is in cleartext: only the admin \
                            queue of a host with a secret may be";
 
 /// Why a queue ends whose host has not authenticated.
