@@ -52,7 +52,7 @@ outside "${load[@]}" -t 0.5 --dhchap-secret host.key --dhchap-ctrl-secret contro
 again=(nvlane perf "$OUTSIDE_ADDR/$TARGET_NQN?ns=1" --hostnqn $HOST --dhchap-secret host.key --dhchap-ctrl-secret controller.key
     --reauthenticate 0.5 -q 4 -o 4096 -w randread -P 2 --ctrl-loss-timeout 60)
 outside "${again[@]}" -t 4 >/tmp/perf 2>&1 || { cat /tmp/perf; fail "authenticating again"; }
-! grep -q "refuses to authenticate" /tmp/perf || { cat /tmp/perf; fail "refused when authenticating again"; }
+! grep -q "refuses reauthentication" /tmp/perf || { cat /tmp/perf; fail "refused when authenticating again"; }
 outside "${again[@]}" -t 10 >/tmp/perf 2>&1 &
 sleep 3
 echo -n "$(cat /share/files/wrong.key)" >"$ENTRY/dhchap_key"
@@ -60,7 +60,7 @@ sleep 3
 echo -n "$(cat /share/files/host.key)" >"$ENTRY/dhchap_key"
 wait $! || { cat /tmp/perf; fail "a host that was refused for a while"; }
 # nvmet may shut the connection down before its refusal is sent.
-grep -qE "refuses to authenticate the host again|association lost .*authentication failed" /tmp/perf ||
+grep -qE "refuses reauthentication of the host|association lost .*authentication failed" /tmp/perf ||
     { cat /tmp/perf; fail "no refusal"; }
 
 # refused TEXT OPTION...: nvlane identify with these options fails, and says this.

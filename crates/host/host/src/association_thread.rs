@@ -375,7 +375,7 @@ impl Driver<'_> {
                 self.state.tell(&told, &Event::NamespacesChanged(changed));
             }
             MachineEvent::AuthenticationFailed { cause } => {
-                tracing::warn!(%subsystem, peer = %self.context.peer, %cause, "the controller refuses to authenticate the host again");
+                tracing::warn!(%subsystem, peer = %self.context.peer, %cause, "controller refuses reauthentication of the host");
                 self.state.publish(&Event::AuthenticationFailed { cause });
             }
             MachineEvent::Inaccessible(inaccessible) => self.tell_inaccessible(&inaccessible),

@@ -806,7 +806,7 @@ impl<B> Drop for Lane<B> {
         });
         let sends = core.awaited_count();
         if sends > 0 {
-            tracing::warn!(sends, "leaked the buffers of a dropped lane: a device still reads them");
+            tracing::warn!(sends, "dropped lane: buffers still in use by a zero-copy send were leaked");
         }
     }
 }

@@ -68,7 +68,7 @@ impl HostConfig {
             Err(file::Problem::Read(error))
                 if named.is_none() && error.kind() == ErrorKind::PermissionDenied =>
             {
-                tracing::info!(%error, path = DEFAULT_PATH, "the host's configuration is not for this user");
+                tracing::info!(%error, path = DEFAULT_PATH, "cannot read the host's configuration as this user: ignored");
                 Ok(None)
             }
             Err(problem) => {

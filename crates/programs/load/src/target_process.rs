@@ -32,7 +32,7 @@ pub enum TargetError {
     Wait(io::Error),
     #[error("the target did not start ({0})")]
     NotStarted(ExitStatus),
-    #[error("the target ended badly: {0}")]
+    #[error("target failed: {0}")]
     Ended(ExitStatus),
 }
 

@@ -332,7 +332,7 @@ impl Serving<'_> {
                 }
                 Some(Wake::Signal(SIGUSR2)) => {
                     if !log_report("SIGUSR2", &target.reopen_audit()) {
-                        tracing::info!("SIGUSR2: the audit log, if there is one, was opened again");
+                        tracing::info!("SIGUSR2: audit log reopened if configured");
                     }
                     file.write(&target, &device_queues);
                 }
@@ -356,7 +356,7 @@ impl Serving<'_> {
             counters::tell_connections(&state);
         }
         tracing::info!("ending: waiting for commands in flight");
-        let lanes_left = target.stop().context("the target ended badly")?;
+        let lanes_left = target.stop().context("target failed")?;
         if lanes_left > 0 {
             tracing::warn!(lanes_left, "some lanes did not end in time and were closed");
         }
@@ -540,7 +540,7 @@ fn take_reactors_of_layouts(config: &mut TargetConfig, directory: &Path) {
         listeners.chain(config.memcached.iter().filter_map(|listener| listener.address.ip())).collect();
     let allowed = CoreList::allowed().map(|list| list.cores().to_vec()).unwrap_or_default();
     if let Some(cores) = device_queues::cores_of_layouts(directory, addresses, &allowed) {
-        tracing::info!(%cores, "one reactor for each of the classes' device queues");
+        tracing::info!(%cores, "starting one reactor per device queue of the layout's classes");
         config.reactors.threads = Threads::Cores(cores);
     }
 }

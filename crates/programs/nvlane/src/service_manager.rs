@@ -29,7 +29,7 @@ impl ServiceManager {
             Ok(socket)
         });
         if let Err(error) = &connected {
-            tracing::warn!(%error, socket = ?name, "the service manager cannot be reached: it takes this target for one that still starts");
+            tracing::warn!(%error, socket = ?name, "service manager unreachable: it considers this target as still starting");
         }
         Self(connected.ok())
     }
@@ -39,7 +39,7 @@ impl ServiceManager {
         if let Some(socket) = &self.0
             && let Err(error) = socket.send(message.to_string().as_bytes())
         {
-            tracing::warn!(%error, "the service manager takes no message");
+            tracing::warn!(%error, "service manager does not accept a message");
         }
     }
 }

@@ -131,7 +131,7 @@ impl EpollEngine {
             match self.make_workers() {
                 Ok(workers) => self.workers = Some(workers),
                 Err(error) => {
-                    tracing::error!(%error, "cannot start storage threads: an operation fails");
+                    tracing::error!(%error, "cannot start storage threads: storage operation failed");
                     self.failed.push(operation.complete(token, Err(error)));
                     return Ok(());
                 }

@@ -764,7 +764,7 @@ fn bind(address: SocketAddr) -> Result<Listener, String> {
             return Err(error);
         }
         let listener = Listener::bind_ahead(address)?;
-        tracing::warn!(%address, "no interface of this machine has this address: nobody reaches the listener until one has");
+        tracing::warn!(%address, "no interface of this machine has this address: the listener is unreachable until one has");
         Ok(listener)
     });
     bound.map_err(|error| {

@@ -462,13 +462,13 @@ fn choose_engine(wanted: Option<EngineKind>) -> Result<EngineKind, StartError> {
         (Some(EngineKind::Epoll), _) => Ok(EngineKind::Epoll),
         (_, Ok(setup)) => {
             if !setup.deferred_task_work {
-                tracing::info!(?setup, "this kernel's io_uring lacks deferred task work, going on without");
+                tracing::info!(?setup, "io_uring lacks DEFER_TASKRUN on this kernel; continuing without it");
             }
             Ok(EngineKind::Uring)
         }
         (Some(EngineKind::Uring), Err(source)) => Err(StartError::Engine { source }),
         (None, Err(error)) => {
-            tracing::warn!(%error, "io_uring is unavailable here, falling back to epoll: storage is slower");
+            tracing::warn!(%error, "io_uring unavailable; falling back to epoll: storage is slower");
             Ok(EngineKind::Epoll)
         }
     }

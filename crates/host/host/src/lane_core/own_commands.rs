@@ -78,7 +78,7 @@ impl<B: DataBuffer> LaneCore<B> {
         let connected = connect.on_completion(status, result).map_err(LinkError::Controller)?;
         if connected.cntlid != attachment.cntlid {
             let (qid, cntlid) = (self.settings.qid.get(), attachment.cntlid.get());
-            tracing::warn!(qid, cntlid, "the answer to the connect of an I/O queue has CNTLID 0: ignored");
+            tracing::warn!(qid, cntlid, "Connect response of an I/O queue has CNTLID 0: ignored");
         }
         let in_capsule = attachment.limits.in_capsule_bytes.min(self.settings.in_capsule_bytes_max);
         self.queue.set_in_capsule_bytes(in_capsule);
@@ -157,7 +157,7 @@ impl<B: DataBuffer> LaneCore<B> {
                 tracing::warn!(
                     lane = self.qid().get(),
                     %cause,
-                    "the controller refuses to authenticate the host again"
+                    "controller refuses reauthentication of the host"
                 );
             }
             Err(cause) => return Err(cause),

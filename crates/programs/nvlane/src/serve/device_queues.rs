@@ -108,7 +108,7 @@ impl DeviceQueues {
                 Ok(Some(journal)) => journal,
                 Ok(None) => continue,
                 Err(error) => {
-                    tracing::warn!(%error, "a record of nvlane adq is ignored");
+                    tracing::warn!(%error, "ignoring a record of nvlane adq");
                     continue;
                 }
             };
@@ -149,10 +149,15 @@ impl ServedClass {
     fn log(&self) {
         let Self { interface, class, queues, deviations, .. } = self;
         if deviations.is_empty() {
-            tracing::info!(interface, class, queues, "the device's queues are in line with their layout");
+            tracing::info!(interface, class, queues, "device queues are in line with their layout");
         }
         for deviation in deviations {
-            tracing::warn!(interface, class, queues, "the device's queues are out of line: {deviation}");
+            tracing::warn!(
+                interface,
+                class,
+                queues,
+                "device queues are out of line with their layout: {deviation}"
+            );
         }
     }
 }

@@ -100,7 +100,7 @@ impl HealthCell {
         if !self.is_write_protected.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 name,
-                "the storage refuses writes, it is read-only now: hosts find the namespace write protected"
+                "storage refuses writes: the namespace is read-only and write protected for hosts"
             );
         }
     }

@@ -410,7 +410,7 @@ fn lock(settings: &FileSettings, data: &OwnedFd) -> Result<(), OpenError> {
         Err(errno @ (Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK)) => {
             tracing::warn!(
                 path = %settings.path.display(), %errno,
-                "the file system has no locks: nothing keeps another target away"
+                "file system without locks: a second target is not prevented"
             );
             Ok(())
         }

@@ -140,14 +140,20 @@ impl Shared {
     /// Records that punching is not supported.
     pub(super) fn on_punch_unsupported(&self) {
         if self.can_punch.swap(false, Ordering::Relaxed) {
-            tracing::warn!(name = self.name, "space cannot be given back here: deallocation does nothing");
+            tracing::warn!(
+                name = self.name,
+                "deallocation unsupported by the storage: Deallocate does nothing"
+            );
         }
     }
 
     /// Records that zeroing without writing is not supported.
     pub(super) fn on_zero_unsupported(&self) {
         if self.can_zero.swap(false, Ordering::Relaxed) {
-            tracing::info!(name = self.name, "ranges cannot be zeroed here: zeroes are written");
+            tracing::info!(
+                name = self.name,
+                "zeroing of ranges unsupported by the storage: zeroes are written"
+            );
         }
     }
 
@@ -387,13 +393,13 @@ impl Current {
         if lost > 0 {
             tracing::warn!(
                 name = shared.name, size = %Size(opened.bytes), lost = %Size(lost),
-                "reopened smaller than it was: what lay behind is lost"
+                "storage reopened smaller; data beyond the new end is lost"
             );
         }
         if before.is_some_and(|before| before.identity != opened.identity) {
             tracing::warn!(
                 name = shared.name,
-                "another file is in the place of the one that was served before"
+                "storage replaced: another file has the path of the one that was served"
             );
         }
         shared.bytes.store(opened.bytes, Ordering::Release);

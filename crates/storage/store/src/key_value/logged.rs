@@ -371,7 +371,10 @@ impl Logged {
         } else if ticket == io.own(STOP_TIMER) {
             // The timer may be that of an earlier namespace.
             if self.stop_until_ns.is_some_and(|until_ns| until_ns <= io.now_ns()) && !self.has_stopped() {
-                tracing::error!(limit_ns = STOP_NS, "a log could not be written in time at its stop");
+                tracing::error!(
+                    limit_ns = STOP_NS,
+                    "key-value log not written completely before the time limit of the stop"
+                );
                 self.with_log(|log, _| log.give_up());
             }
         } else {
@@ -432,7 +435,7 @@ impl Logged {
             {
                 if !self.is_full() {
                     let path = self.place.0.display();
-                    tracing::error!(%path, "no space for a key-value namespace: it refuses changes until there is");
+                    tracing::error!(%path, "no space for a key-value namespace: changes are refused until space is free");
                 }
                 self.space = Space::Refused { offset, buffer, is_durable };
                 io.set_timer(io.now_ns() + SPACE_NS, io.own(SPACE_TIMER));

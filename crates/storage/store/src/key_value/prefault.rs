@@ -52,13 +52,13 @@ fn run(mut untouched: Untouched, chunks: &Receiver<Chunk>) {
         if told.elapsed() >= TELL {
             told = Instant::now();
             let (done_mib, total_mib) = (untouched.populated() >> 20, total_bytes >> 20);
-            tracing::info!(done_mib, total_mib, "memory of a key-value namespace is touched ahead");
+            tracing::info!(done_mib, total_mib, "prefaulting the memory of a key-value namespace");
         }
     };
     let (mib, ms) = (untouched.populated() >> 20, start.elapsed().as_millis());
     match result {
-        Ok(()) => tracing::info!(mib, ms, "memory of a key-value namespace was touched ahead"),
-        Err(error) => tracing::warn!(%error, mib, "memory of a key-value namespace cannot be touched ahead"),
+        Ok(()) => tracing::info!(mib, ms, "prefaulted the memory of a key-value namespace"),
+        Err(error) => tracing::warn!(%error, mib, "cannot prefault the memory of a key-value namespace"),
     }
     // Memory not prefaulted here is faulted in at its first use.
     drop(untouched);
@@ -74,7 +74,7 @@ fn run(mut untouched: Untouched, chunks: &Receiver<Chunk>) {
 /// Returns to its partition.
 fn touch(mut chunk: Chunk) {
     if let Err(error) = chunk.populate() {
-        tracing::debug!(%error, "a chunk is touched when it is used");
+        tracing::debug!(%error, "chunk not prefaulted: its pages are allocated on first use");
     }
 }
 

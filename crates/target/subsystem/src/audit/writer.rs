@@ -109,7 +109,7 @@ impl Output {
         let error = match result {
             Ok(()) => {
                 if self.failing_since.take().is_some() {
-                    tracing::info!("the audit log can be written again");
+                    tracing::info!("audit log writable again");
                 }
                 None
             }
@@ -154,7 +154,7 @@ impl Output {
         }
         self.failing_since = Some(now);
         let path = self.path.as_deref().map(|path| path.display().to_string()).unwrap_or_default();
-        tracing::error!(%error, path, "cannot write the audit log: lines are lost, and counted");
+        tracing::error!(%error, path, "cannot write the audit log: lines are dropped and counted");
     }
 }
 

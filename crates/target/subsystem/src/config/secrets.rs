@@ -192,7 +192,7 @@ pub fn read_secret_file(path: &Path) -> io::Result<Zeroizing<String>> {
 /// A process that reads a secret leaves no core dump, and other processes of its user cannot read its memory.
 fn keep_out_of_dumps() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "core dumps of this process will have its secrets");
+        tracing::warn!(%error, "core dumps of this process will contain its secrets");
     }
 }
 

@@ -233,7 +233,7 @@ impl Keys {
         let step = partition.processor.resize_step();
         if step == ResizeStep::Done {
             let bytes = partition.processor.settings().memory_bytes;
-            tracing::info!(bytes, "the memory of a partition of keys and values has its new size");
+            tracing::info!(bytes, "key-value partition resized");
         }
         step
     }

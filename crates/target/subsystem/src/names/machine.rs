@@ -160,8 +160,8 @@ impl Sources {
         };
         if self.hardware.is_unknown() {
             tracing::warn!(
-                "nothing but its machine-id tells this machine from its clones, neither a DMI product UUID nor a network card: name \
-                 it with --machine (machine = in the configuration) if it may be cloned"
+                "only the machine-id distinguishes this machine from clones (no DMI product UUID, no network card): set \
+                 --machine (machine = in the configuration) if it may be cloned"
             );
         }
         self.keep(machine);
@@ -194,7 +194,7 @@ impl Sources {
         }
         if known.is_none() && self.kept().any(|other| other.of_id == machine.of_id) {
             tracing::warn!(
-                "this machine has the machine-id of another one, and other hardware: it is a clone, and gets identities of its own"
+                "machine-id of another machine on other hardware: this clone gets identities of its own"
             );
         }
         let failures: Vec<String> = self
@@ -206,7 +206,7 @@ impl Sources {
             .collect();
         if failures.len() == self.state.len() {
             let failures = failures.join(", ");
-            tracing::info!(%failures, "the identity of this machine cannot be kept: it changes with its hardware");
+            tracing::info!(%failures, "cannot store the identity of this machine: it changes with its hardware");
         }
     }
 

@@ -70,7 +70,7 @@ impl Wait {
                     }
                 };
                 let (waited_s, at_most_s) = ((now - self.begun).as_secs(), self.limit.as_secs());
-                tracing::info!(%what, by, waited_s, at_most_s, "waiting until it is no longer in use");
+                tracing::info!(%what, by, waited_s, at_most_s, "waiting until the storage is no longer in use");
                 self.told = Some(now);
             }
         }

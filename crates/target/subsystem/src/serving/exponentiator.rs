@@ -44,7 +44,7 @@ impl Exponentiator {
                     None => match start(home.clone()) {
                         Ok(started) => jobs.insert(started),
                         Err(error) => {
-                            tracing::warn!(%error, "no thread for authentication: a reactor computes");
+                            tracing::warn!(%error, "cannot start the authentication thread; computing on the reactor");
                             return io.post(0, done(job));
                         }
                     },

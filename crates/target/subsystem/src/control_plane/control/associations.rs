@@ -606,7 +606,7 @@ fn log_end(record: &ControllerRecord, cause: Cause, now_ns: u64) {
             tracing::info!(cntlid, %host, qid = qid.get(), reason, "a queue of it was closed: ending the association");
         }
         Cause::RefusedAgain => {
-            tracing::warn!(cntlid, %host, "host was refused when it authenticated again: ending its association");
+            tracing::warn!(cntlid, %host, "host failed reauthentication: ending its association");
         }
         Cause::Removed => {
             tracing::info!(cntlid, %host, "host is no longer allowed: ending its association");
