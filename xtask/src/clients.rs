@@ -59,7 +59,7 @@ const EXPORTER: &str = "exporter";
 
 /// Namespaces: in RAM; and in a file with a log, whose maximum value length is memcached's.
 const STORAGES: [(&str, &str); 2] =
-    [("kv-ram", "kv:ram:50M?flush"), ("kv-file", "kv:file:{}?size=4G&memory=50M&flush")];
+    [("kv-ram", "kv:ram:50M?flush"), ("kv-file", "kv:file:{}?size=1100M&memory=50M&flush")];
 
 const ENGINES: [&str; 2] = ["uring", "epoll"];
 

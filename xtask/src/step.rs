@@ -1,4 +1,5 @@
-//! The steps of a check, run in order, each with its time and its budget.
+//! The steps of a check, run in order, each with its time, its share of the total, its budget, and the free disk space
+//! after it.
 
 use std::fs::{self, File};
 use std::io;
@@ -41,7 +42,17 @@ impl Step {
 struct Ended {
     step: Step,
     took: Duration,
+    /// Of the file system of cargo's target directory, GiB; `None` if it is not known.
+    free_gib: Option<u64>,
     result: Result<()>,
+}
+
+impl Ended {
+    /// A step that has just ended.
+    fn now(step: Step, took: Duration, result: Result<()>) -> Self {
+        let space = rustix::fs::statvfs(target_dir()).ok();
+        Self { step, took, free_gib: space.map(|space| (space.f_bavail * space.f_frsize) >> 30), result }
+    }
 }
 
 /// Runs the steps in order, up to the first that fails, and prints the time of each.
@@ -59,7 +70,7 @@ pub(crate) fn run_steps(steps: &[Step]) -> Result<()> {
         println!("== {}", step.name);
         let start = Instant::now();
         let result = (step.run)();
-        ended.push(Ended { step: *step, took: start.elapsed(), result });
+        ended.push(Ended::now(*step, start.elapsed(), result));
         ended.extend(beside.ended());
         if ended.iter().any(|step| step.result.is_err()) {
             break;
@@ -67,13 +78,17 @@ pub(crate) fn run_steps(steps: &[Step]) -> Result<()> {
     }
     let has_failed = ended.iter().any(|step| step.result.is_err());
     ended.extend(beside.finish(has_failed));
-    println!("\n{:<16} {:>7} {:>8}", "step", "took", "budget");
-    for Ended { step, took, .. } in &ended {
+    let total = start.elapsed();
+    println!("\n{:<18} {:>7} {:>6} {:>8} {:>10}", "step", "took", "share", "budget", "disk free");
+    for Ended { step, took, free_gib, .. } in &ended {
+        let share = took.as_secs_f64() * 100.0 / total.as_secs_f64();
+        let free = free_gib.map_or_else(|| "unknown".to_owned(), |gib| format!("{gib} GiB"));
         let over = if took.as_secs() > step.budget_s { "  over" } else { "" };
         let note = if step.is_beside { "  beside others" } else { "" };
-        println!("{:<16} {:>5} s {:>6} s{over}{note}", step.name, took.as_secs(), step.budget_s);
+        let (took_s, budget_s) = (took.as_secs(), step.budget_s);
+        println!("{:<18} {took_s:>5} s {share:>4.0} % {budget_s:>6} s {free:>10}{over}{note}", step.name);
     }
-    println!("{:<16} {:>5} s", "total", start.elapsed().as_secs());
+    println!("{:<18} {:>5} s", "total", total.as_secs());
     let failed = ended.into_iter().find(|step| step.result.is_err());
     failed.map_or(Ok(()), |Ended { step, result, .. }| {
         result.with_context(|| format!("step {} failed", step.name))
@@ -158,7 +173,7 @@ fn printed((step, took, status): (Step, Duration, io::Result<ExitStatus>)) -> En
         ensure!(status.success(), "{status}");
         Ok(())
     });
-    Ended { step, took, result }
+    Ended::now(step, took, result)
 }
 
 fn log_path(step: Step) -> PathBuf {
