@@ -2,22 +2,7 @@
 //!
 //! All are built into the same programs, each switched on by an environment variable.
 
-mod association;
-mod boundaries;
 mod bug;
-mod durable_places;
-mod events;
-mod far_keys;
-mod going_back;
-mod key_value;
-mod limits;
-mod memcached_trust;
-mod refusals;
-mod security;
-mod storage;
-mod target;
-mod tls;
-mod transport;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -31,7 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::command::{cargo, root, run as run_command, target_dir};
+use crate::command::{cargo, run as run_command, target_dir};
 use crate::{deps, sources, syscalls};
 use bug::{Bug, Judge, SWITCH};
 
@@ -43,7 +28,7 @@ pub(crate) struct Options {
     /// Seeds within which the simulation must find a bug
     #[arg(long, value_name = "N", default_value_t = SEED_COUNT)]
     seeds: u64,
-    /// Keep the seeds that find bugs in xtask/src/product_bugs/seeds.txt
+    /// Note the seeds that find bugs in the bugs' files
     #[arg(long)]
     keep: bool,
     /// Only the first bug of each promise
@@ -56,10 +41,6 @@ const SEED_COUNT: u64 = 10_000;
 /// Seeds in which the simulation must find nothing without a bug.
 const CLEAN_SEED_COUNT: u64 = 200;
 
-/// For each bug a seed that found it, which is tried before all others.
-const SEEDS: &str = include_str!("product_bugs/seeds.txt");
-const SEEDS_PATH: &str = "xtask/src/product_bugs/seeds.txt";
-
 /// Time limits of a test with a bug, s: of processor time, and in total on a machine that has other work as well.
 const TEST_CPU_S: &str = "--cpu=60";
 const TEST_S: &str = "300";
@@ -67,103 +48,58 @@ const TEST_S: &str = "300";
 /// Time limit of the simulation, s.
 const SIMULATION_S: &str = "600";
 
-/// The bugs, by the promise of docs/reliability.md that they break.
-const PROMISES: &[(&str, &[Bug])] = &[
-    ("Completion", transport::COMPLETION),
-    ("Completion", storage::WHOLE_COMMANDS),
-    ("Completion", association::FORGOTTEN_PEERS),
-    ("Reads", transport::READS),
-    ("Reads", storage::FAR_DATA),
-    ("Atomicity", transport::ATOMICITY),
-    ("Durability", storage::DURABILITY),
-    ("Durability", durable_places::DURABLE_PLACES),
-    ("Keys and values", key_value::KEYS_AND_VALUES),
-    ("Keys and values", key_value::RARE_ORDERS),
-    ("Keys and values", far_keys::FAR_KEYS),
-    ("Numbers that end", limits::NUMBERS_THAT_END),
-    ("Numbers that end", going_back::GOING_BACK),
-    ("Damaged key-value files", key_value::DAMAGED_FILES),
-    ("Failed flushes", storage::FAILED_FLUSHES),
-    ("Storage that changes underneath", storage::CHANGING_STORAGE),
-    ("Lost connections", association::LOST_CONNECTIONS),
-    ("Lost connections", refusals::REFUSED_CALLS),
-    ("Paths", association::PATHS),
-    ("Discovery", association::DISCOVERY_LOGS),
-    ("Discovery", events::EVENTS_AND_LOGS),
-    ("Corruption", transport::CORRUPTION),
-    ("Identity", target::IDENTITY),
-    ("Under attack", target::UNDER_ATTACK),
-    ("Authentication", security::AUTHENTICATION),
-    ("Authentication", memcached_trust::MEMCACHED_TRUST),
-    ("Encryption", tls::TLS),
-    ("Limits of protocols", boundaries::BOUNDARIES),
-];
-
-/// Each bug, with its promise.
-fn all_bugs() -> impl Iterator<Item = (&'static str, &'static Bug)> {
-    PROMISES.iter().flat_map(|(promise, bugs)| bugs.iter().map(move |bug| (*promise, bug)))
-}
-
 /// Enables each bug and checks that its judge finds it.
 ///
 /// # Errors
 /// A bug is not found, or a judge finds something without any.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let unknown = options.names.iter().find(|name| !all_bugs().any(|(_, bug)| bug.name == **name));
+    let all = Bug::read_all()?;
+    let unknown = options.names.iter().find(|name| !all.iter().any(|bug| bug.name == **name));
     ensure!(unknown.is_none(), "there is no bug {unknown:?}");
-    let is_meant = |bug: &Bug| options.names.is_empty() || options.names.iter().any(|name| name == bug.name);
-    let bugs: Vec<_> = if options.one_each {
-        let names: BTreeSet<&str> = PROMISES.iter().map(|(promise, _)| *promise).collect();
-        names.iter().filter_map(|name| all_bugs().find(|(promise, _)| promise == name)).collect()
-    } else {
-        all_bugs().filter(|(_, bug)| is_meant(bug)).collect()
-    };
+    let mut bugs: Vec<&Bug> = all.iter().collect();
+    if options.one_each {
+        bugs.dedup_by_key(|bug| &bug.promise);
+    } else if !options.names.is_empty() {
+        bugs.retain(|bug| options.names.contains(&bug.name));
+    }
     let copy = target_dir().join("product-bugs");
-    sources::copy(&copy.join("sources"), plant)?;
-    let judges: BTreeSet<Judge> = bugs.iter().map(|(_, bug)| bug.judge).collect();
+    sources::copy(&copy.join("sources"), |path, content| plant(&all, path, content))?;
+    let judges: BTreeSet<&Judge> = bugs.iter().map(|bug| &bug.judge).collect();
     let start = Instant::now();
     let programs = Programs::build(&copy, &judges)?;
     println!("built in {} s", start.elapsed().as_secs());
     // A judge that finds something without any bug proves nothing.
-    let judges: Vec<Judge> = judges.into_iter().collect();
+    let judges: Vec<&Judge> = judges.into_iter().collect();
     side_by_side(&judges, |judge| {
-        let found = programs.judge(*judge, None, 0..CLEAN_SEED_COUNT)?;
+        let found = programs.judge(judge, None, 0..CLEAN_SEED_COUNT)?;
         ensure!(found.is_none(), "without a bug {judge:?} finds {found:?}");
         Ok(())
     })?;
     let unseen = Mutex::new(Vec::new());
-    let seeds = Mutex::new(BTreeMap::new());
-    side_by_side(&bugs, |(promise, bug)| {
+    side_by_side(&bugs, |bug| {
         let start = Instant::now();
-        let known = known_seed(bug.name).filter(|_| bug.judge.takes_seeds());
-        let mut finding = known.map_or(Ok(None), |seed| programs.judge_bug(bug, seed..seed + 1))?;
+        let mut finding = bug.seed.map_or(Ok(None), |seed| programs.judge_bug(bug, seed..seed + 1))?;
         if finding.is_none() {
             finding = programs.judge_bug(bug, 0..options.seeds)?;
         }
-        if let Some(seed) = finding.as_deref().and_then(seed_of) {
-            seeds.lock().expect("no panic").insert(bug.name.to_owned(), seed);
+        if let Some(seed) = finding.as_deref().and_then(seed_of).filter(|_| options.keep) {
+            bug.keep(seed)?;
         }
         if finding.is_none() {
-            unseen.lock().expect("no panic").push(bug.name);
+            unseen.lock().expect("no panic").push(bug.name.as_str());
         }
         let finding: String = finding.unwrap_or_else(|| "NOT FOUND".to_owned()).chars().take(100).collect();
-        println!("{promise:<16.16} {:<36} {:>5.1} s  {finding}", bug.name, start.elapsed().as_secs_f64());
+        println!(
+            "{:<16.16} {:<36} {:>5.1} s  {finding}",
+            bug.promise,
+            bug.name,
+            start.elapsed().as_secs_f64()
+        );
         Ok(())
     })?;
-    if options.keep {
-        keep(&seeds.into_inner().expect("no panic"))?;
-    }
     let unseen = unseen.into_inner().expect("no panic");
     ensure!(unseen.is_empty(), "not found: {}", unseen.join(", "));
     Ok(())
-}
-
-/// Writes the seeds of this run, and those of bugs that are not part of it, to [`SEEDS_PATH`].
-fn keep(found: &BTreeMap<String, u64>) -> Result<()> {
-    let seed = |bug: &Bug| found.get(bug.name).copied().or_else(|| known_seed(bug.name));
-    let lines: BTreeMap<&str, u64> = all_bugs().filter_map(|(_, bug)| Some((bug.name, seed(bug)?))).collect();
-    let lines: String = lines.iter().map(|(bug, seed)| format!("{bug} {seed}\n")).collect();
-    Ok(std::fs::write(root().join(SEEDS_PATH), lines)?)
 }
 
 /// Does something with each item, as many at once as there are cores.
@@ -187,12 +123,6 @@ fn seed_of(finding: &str) -> Option<u64> {
     finding.strip_prefix("seed ")?.split(':').next()?.parse().ok()
 }
 
-/// A seed that found this bug in an earlier run.
-fn known_seed(bug: &str) -> Option<u64> {
-    let line = SEEDS.lines().find_map(|line| line.strip_prefix(bug)?.strip_prefix(' '))?;
-    line.parse().ok()
-}
-
 /// The judges' programs, with all bugs in them.
 struct Programs {
     /// Of the copy.
@@ -209,7 +139,7 @@ struct TestProgram {
 
 impl Programs {
     /// Builds what the judges need. Dependencies are those of the repository's own tests.
-    fn build(copy: &Path, judges: &BTreeSet<Judge>) -> Result<Self> {
+    fn build(copy: &Path, judges: &BTreeSet<&Judge>) -> Result<Self> {
         let directory = copy.join("build");
         let build = |arguments: &[&str]| {
             let mut command = cargo(arguments);
@@ -234,7 +164,7 @@ impl Programs {
                     deps::install_strace()?;
                     packages.insert("--package=nvlane");
                 }
-                Judge::Test { package, program: "", .. } => {
+                Judge::Test { package, program, .. } if program.is_empty() => {
                     selected.extend([format!("--package={package}"), "--lib".into()]);
                 }
                 Judge::Test { package, program, .. } => {
@@ -261,9 +191,9 @@ impl Programs {
     /// The first finding with a bug that the same judge does not make without it.
     fn judge_bug(&self, bug: &Bug, mut seeds: Range<u64>) -> Result<Option<String>> {
         while !seeds.is_empty() {
-            let finding = self.judge(bug.judge, Some(bug.name), seeds.clone())?;
+            let finding = self.judge(&bug.judge, Some(&bug.name), seeds.clone())?;
             let Some(seed) = finding.as_deref().and_then(seed_of) else { return Ok(finding) };
-            if self.judge(bug.judge, None, seed..seed + 1)?.is_none() {
+            if self.judge(&bug.judge, None, seed..seed + 1)?.is_none() {
                 return Ok(finding);
             }
             seeds.start = seed + 1;
@@ -272,7 +202,7 @@ impl Programs {
     }
 
     /// The finding of a judge, with a bug or without. A program that does not end has found nothing.
-    fn judge(&self, judge: Judge, bug: Option<&str>, seeds: Range<u64>) -> Result<Option<String>> {
+    fn judge(&self, judge: &Judge, bug: Option<&str>, seeds: Range<u64>) -> Result<Option<String>> {
         match judge {
             Judge::Simulation => self.simulate(bug, seeds, &["--set", "key-values=0"]),
             Judge::KeySimulation => self.simulate(bug, seeds, &[]),
@@ -282,7 +212,7 @@ impl Programs {
                 syscalls::durable_calls(&self.directory.join("debug/nvlane"), &directory, switch)
             }
             Judge::Test { package, program, name } => {
-                let Some(test) = self.tests.get(&(package.to_owned(), program.to_owned())) else {
+                let Some(test) = self.tests.get(&(package.clone(), program.clone())) else {
                     bail!("{package} has no test program {program:?}");
                 };
                 let mut command = Command::new("timeout");
@@ -338,36 +268,36 @@ fn test_program(message: &Value) -> Option<((String, String), TestProgram)> {
 }
 
 /// A file's content with the bugs that lie in it.
-fn plant(path: &Path, content: Vec<u8>) -> Result<Vec<u8>> {
-    match path.to_str().filter(|file| all_bugs().any(|(_, bug)| bug.is_in(file))) {
-        Some(file) => Ok(with_bugs(file, String::from_utf8(content)?)?.into_bytes()),
+fn plant(bugs: &[Bug], path: &Path, content: Vec<u8>) -> Result<Vec<u8>> {
+    match path.to_str().filter(|path| bugs.iter().any(|bug| bug.files().any(|file| file == *path))) {
+        Some(file) => Ok(bug::plant(bugs, file, String::from_utf8(content)?)?.into_bytes()),
         None => Ok(content),
     }
 }
 
-/// The text of a file with every bug that is in it.
-fn with_bugs(file: &str, text: String) -> Result<String> {
-    let text = all_bugs().try_fold(text, |text, (_, bug)| bug.put_into(file, text))?;
-    Ok(text + &bug::switch())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::slice::from_ref;
 
-    fn read(file: &str) -> String {
-        std::fs::read_to_string(root().join(file)).unwrap()
-    }
+    use super::*;
+    use crate::command::root;
 
     #[test]
     fn every_bug_has_its_place_and_a_name_of_its_own() {
-        let files: BTreeSet<&str> =
-            all_bugs().flat_map(|(_, bug)| bug.sites.iter().map(|site| site.0)).collect();
-        for file in files {
-            with_bugs(file, read(file)).unwrap();
-        }
-        let names: BTreeSet<&str> = all_bugs().map(|(_, bug)| bug.name).collect();
-        assert_eq!(names.len(), all_bugs().count());
+        let bugs = Bug::read_all().unwrap();
+        let alone = bugs.iter().flat_map(|bug| bug.files().map(move |file| (from_ref(bug), file)));
+        let files: BTreeSet<&str> = bugs.iter().flat_map(Bug::files).collect();
+        let together = files.into_iter().map(|file| (&bugs[..], file));
+        let planted = |(bugs, file): (&[Bug], &str)| {
+            let text = std::fs::read_to_string(root().join(file))
+                .with_context(|| format!("{}: {file}", bugs[0].name))?;
+            bug::plant(bugs, file, text)
+        };
+        let wrong = alone.chain(together).filter_map(|place| planted(place).err());
+        let wrong: BTreeSet<String> = wrong.map(|error| format!("{error:#}")).collect();
+        assert!(wrong.is_empty(), "{}", Vec::from_iter(wrong).join("\n"));
+        let names: BTreeSet<&str> = bugs.iter().map(|bug| bug.name.as_str()).collect();
+        assert_eq!(names.len(), bugs.len());
     }
 
     #[test]
@@ -388,16 +318,19 @@ mod tests {
 
     #[test]
     fn every_promise_has_two_bugs() {
-        let text = read("docs/reliability.md");
+        let text = std::fs::read_to_string(root().join("docs/reliability.md")).unwrap();
         let rows = text.lines().skip_while(|line| *line != "| Promise | In short | Tested by |").skip(2);
-        let promised: Vec<&str> = rows
-            .map_while(|row| row.strip_prefix("| [")?.split_once(']').map(|(promise, _)| promise))
+        let promised: BTreeSet<String> = rows
+            .map_while(|row| row.strip_prefix("| [")?.split_once(']'))
+            .map(|(promise, _)| promise.to_lowercase().replace(' ', "-"))
             .collect();
-        let mut named: Vec<&str> = PROMISES.iter().map(|(promise, _)| *promise).collect();
-        named.dedup();
-        assert_eq!(promised, named);
-        for (promise, bugs) in PROMISES {
-            assert!(bugs.len() >= 2, "{promise}");
+        let mut counts = BTreeMap::new();
+        for bug in Bug::read_all().unwrap() {
+            *counts.entry(bug.promise).or_insert(0) += 1;
+        }
+        assert_eq!(promised, counts.keys().cloned().collect());
+        for (promise, count) in counts {
+            assert!(count >= 2, "{promise}");
         }
     }
 }
