@@ -301,6 +301,52 @@ mod tests {
     }
 
     #[test]
+    fn every_judge_is_there() {
+        let metadata = cargo(&["metadata", "--no-deps", "--format-version=1"]).output().unwrap();
+        let metadata = serde_json::from_slice(&metadata.stdout).unwrap();
+        let missing = Bug::read_all().unwrap().into_iter().filter_map(|bug| match bug.judge {
+            Judge::Test { package, program, name } => {
+                let is_there =
+                    root_of_tests(&metadata, &package, &program).is_some_and(|root| has(root, &name));
+                (!is_there).then(|| format!("{}: {package} {program} has no test {name}", bug.name))
+            }
+            _ => None,
+        });
+        let missing = Vec::from_iter(missing);
+        assert!(missing.is_empty(), "{}", missing.join("\n"));
+    }
+
+    /// The file where a test program, or a library, begins.
+    fn root_of_tests<'a>(metadata: &'a Value, package: &str, program: &str) -> Option<&'a Path> {
+        let package = metadata["packages"].as_array()?.iter().find(|it| it["name"] == package)?;
+        let root = package["targets"].as_array()?.iter().find(|target| match program {
+            "" => target["kind"][0] == "lib",
+            _ => target["kind"][0] == "test" && target["name"] == program,
+        })?;
+        root["src_path"].as_str().map(Path::new)
+    }
+
+    /// Whether the file or the inline module that the path of a test names has a function of its name.
+    fn has(root: &Path, name: &str) -> bool {
+        let mut directory = root.parent().unwrap().to_owned();
+        let mut text = std::fs::read_to_string(root).unwrap();
+        let mut path: Vec<&str> = name.split("::").collect();
+        let function = path.pop().unwrap_or_default();
+        for module in path {
+            if ![";", " {"].iter().any(|end| text.contains(&format!("mod {module}{end}"))) {
+                return false;
+            }
+            let file = directory.join(format!("{module}.rs"));
+            directory.push(module);
+            let inline = text;
+            text = std::fs::read_to_string(file)
+                .or_else(|_| std::fs::read_to_string(directory.join("mod.rs")))
+                .unwrap_or(inline);
+        }
+        text.contains(&format!("fn {function}("))
+    }
+
+    #[test]
     fn a_test_program_is_known_by_its_package_also_if_cargo_leaves_out_its_name() {
         let message = |id: &str| {
             serde_json::json!({
