@@ -38,6 +38,12 @@ pub(crate) struct Options {
 
 const SEED_COUNT: u64 = 10_000;
 
+impl Default for Options {
+    fn default() -> Self {
+        Self { names: Vec::new(), seeds: SEED_COUNT, keep: false, one_each: false }
+    }
+}
+
 /// Seeds in which the simulation must find nothing without a bug.
 const CLEAN_SEED_COUNT: u64 = 200;
 
