@@ -19,11 +19,20 @@ pub(crate) struct Options {
     /// Which fuzzer; all of them, one after the other, if none is given
     target: Option<String>,
     /// How long each runs
-    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(long, value_name = "N", default_value_t = SECONDS)]
     seconds: u64,
     /// Add inputs that reached new code to lab/fuzz/corpus, minimized in number and length
     #[arg(long)]
     merge: bool,
+}
+
+/// How long each fuzzer runs by default, s.
+const SECONDS: u64 = 60;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { target: None, seconds: SECONDS, merge: false }
+    }
 }
 
 /// The result of one fuzzer.

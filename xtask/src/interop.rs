@@ -57,6 +57,13 @@ pub(crate) struct Options {
     self_check: bool,
 }
 
+impl Options {
+    /// All behaviours, with this engine of the target.
+    pub(crate) fn with_engine(engine: &str) -> Self {
+        Self { engine: Some(engine.to_owned()), ..Self::default() }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {

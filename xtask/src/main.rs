@@ -18,6 +18,7 @@ mod miri;
 mod mutants;
 mod product_bugs;
 mod sim;
+mod soak;
 mod sources;
 mod step;
 mod syscalls;
@@ -38,6 +39,8 @@ enum Task {
     Ci(ci::Options),
     /// Everything `make bench` does: what measures time, and the bars that hang on it
     Bench,
+    /// Everything `make soak` does: judges that take too long for `make test`
+    Soak(soak::Options),
     /// What the other tasks need: Debian packages, Rust components, the lab's kernels
     Deps,
     /// Instructions per command, compared with the accepted baseline: 1 % more is an error
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Task::Check => step::run_steps(check::STEPS),
         Task::Ci(options) => ci::run(&options),
         Task::Bench => bench::run(),
+        Task::Soak(options) => soak::run(&options),
         Task::Deps => deps::install(),
         Task::Instructions(options) => instructions::run(&options),
         Task::Interop(options) => interop::run(&options),

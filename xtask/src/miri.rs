@@ -37,7 +37,7 @@ const MEMCHECK_CASES: &str = "16";
 pub(crate) struct Options {
     /// Valgrind's memcheck over all unit tests, for want of a nightly compiler
     #[arg(long)]
-    memcheck: bool,
+    pub(crate) memcheck: bool,
 }
 
 /// Runs the unit tests of `reactor`.

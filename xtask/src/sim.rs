@@ -34,12 +34,27 @@ const KEPT_BYTES: &str = "1073741824";
 /// Ten thousand seeds, which must reach all of lab/sim/coverage.txt.
 const SEEDS: &[&str] = &["--seeds", "10000", "--coverage"];
 
+/// Ten times as many, and other crash states.
+const MORE_SEEDS: &[&str] = &["--from", "10000", "--seeds", "100000", "--keep-going"];
+
+/// The simulation part of `make soak`.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_long() -> Result<()> {
+    run_each(&[MORE_SEEDS, &["--crash-states", "64"]])
+}
+
 /// The simulation part of `make test`: ten thousand seeds and what they reach, and the crash states.
 ///
 /// # Errors
 /// As [`run`].
 pub(crate) fn run_many() -> Result<()> {
-    for arguments in [SEEDS, &["--crash-states", "4"]] {
+    run_each(&[SEEDS, &["--crash-states", "4"]])
+}
+
+fn run_each(runs: &[&[&str]]) -> Result<()> {
+    for arguments in runs {
         run(&Options { arguments: arguments.iter().map(ToString::to_string).collect() })?;
     }
     Ok(())

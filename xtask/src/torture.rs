@@ -44,6 +44,18 @@ pub(crate) fn run_some() -> Result<()> {
     run("flood", &flood.map(String::from))
 }
 
+/// The torture part of `make soak`: ten times as many kills, and all floods with their bars of time.
+///
+/// # Errors
+/// As [`crash_loop`] and [`flood`].
+pub(crate) fn run_long() -> Result<()> {
+    build()?;
+    for (of, kills) in [("blocks", "1000"), ("pairs", "400")] {
+        run("crash-loop", &["--of", of, "--kills", kills].map(str::to_owned))?;
+    }
+    run("flood", &[])
+}
+
 fn build() -> Result<()> {
     build_programs(&["nvlane", "nvlane-lab"])
 }
