@@ -102,9 +102,10 @@ pub(crate) struct Disk {
     pub(crate) has_failed_sync: bool,
     /// How often durable operations have failed in passing or ended short, by whom they are for.
     passing: BTreeMap<(Actor, Token), u32>,
-    /// Failures so far, and how many of them the flushes of each reactor have reported: each reports each once.
+    /// Failures so far, and how many of them the flushes of each reactor have reported on each open file description,
+    /// which reports each failure once.
     failure_count: u64,
-    told: BTreeMap<Actor, u64>,
+    told: Vec<(Actor, File, u64)>,
     /// Number of times the file was reopened. Operations started before a reopening do not report later failures.
     opened_count: u64,
     pub(crate) operation_count: u64,
@@ -408,6 +409,18 @@ impl Disk {
         self.opened_count += 1;
     }
 
+    /// How many failures the flushes of a reactor have reported on a file description.
+    fn told(&mut self, actor: Actor, file: &File) -> &mut u64 {
+        let is_meant = |(other, description, _): &(Actor, File, u64)| {
+            *other == actor && description.is_same_description(file)
+        };
+        let at = self.told.iter().position(is_meant).unwrap_or_else(|| {
+            self.told.push((actor, file.clone(), 0));
+            self.told.len() - 1
+        });
+        &mut self.told[at].2
+    }
+
     /// Whether an operation is under way that does not end by itself.
     pub(crate) fn is_stuck(&self) -> bool {
         self.running.values().any(|running| running.is_stuck)
@@ -627,10 +640,11 @@ impl Shared {
         }
         let disk = self.disk_of(number);
         let block_bytes = disk.block_bytes;
-        if let Operation::Sync { .. } = operation
-            && disk.told.get(&actor).is_some_and(|told| *told > 0)
+        if let Operation::Sync { file } = &operation
+            && *disk.told(actor, file) > 0
         {
-            // A repeated flush reports success, as the kernel does.
+            // A repeated flush of a description reports success, as the kernel does. A flush that began before the file was
+            // reopened, and waited for the device, is one of another description.
             self.find(format!("reactor {actor} asks for another flush of a file whose flush has failed"));
         }
         let extent = extent(&operation, block_bytes);
@@ -870,15 +884,19 @@ impl Shared {
         }
         let (actor, token) = (running.actor, running.token);
         let is_current = running.opened_count == disk.opened_count;
-        if matches!(running.operation, Operation::Sync { .. }) && running.result.is_ok() && is_current {
-            let told = disk.told.entry(actor).or_insert(0);
-            if *told < disk.failure_count {
-                *told = disk.failure_count;
+        let mut running = disk.running.remove(&number)?;
+        if let Operation::Sync { file } = &running.operation
+            && running.result.is_ok()
+            && is_current
+        {
+            let failure_count = disk.failure_count;
+            let told = disk.told(actor, file);
+            if *told < failure_count {
+                *told = failure_count;
                 running.result = Err(Errno::IO);
             }
         }
         let result = running.result.map_err(io::Error::from);
-        let running = disk.running.remove(&number)?;
         let is_durable =
             matches!(running.operation, Operation::Sync { .. } | Operation::Write { durable: true, .. });
         let is_whole = match (&running.operation, running.result) {
@@ -917,8 +935,10 @@ impl Shared {
             (_, Err(errno)) if is_durable && !matches!(errno, Errno::INTR | Errno::AGAIN | Errno::NOSPC) => {
                 disk.has_failed_sync = true;
                 disk.failure_count += 1;
-                if matches!(running.operation, Operation::Sync { .. }) && is_current {
-                    disk.told.insert(actor, disk.failure_count);
+                if let Operation::Sync { file } = &running.operation
+                    && is_current
+                {
+                    *disk.told(actor, file) = disk.failure_count;
                 }
                 if place == Place::Log {
                     disk.lose(&mut self.random);
