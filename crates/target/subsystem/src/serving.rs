@@ -22,15 +22,15 @@ use crate::control_plane::control::Control;
 use crate::control_plane::placement::{Placement, Policy as PlacementPolicy};
 use crate::control_plane::socket_priority::SocketPriority;
 use crate::io_path::attached::AttachedIndex;
-use crate::io_path::exclusion::{Audience, LockManager, LockMessage};
+use crate::io_path::exclusion::{Audience, LockManager};
 use crate::io_path::executor::Executor;
 use crate::io_path::fused::FusedExecutor;
 use crate::io_path::key_value_io;
 use crate::io_path::store_access::TICKET_TIMER;
 use crate::messages::key_value::message::{KeyValueMessage, MemcachedReply, PartitionRequest};
 use crate::messages::message::{
-    AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage, Placing,
-    ReactorMessage,
+    AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, LockMessage, Message, PlacementMessage,
+    Placing, ReactorMessage,
 };
 use crate::messages::state::ReactorReport;
 use crate::names::listener_gate::ListenerGate;

@@ -12,18 +12,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::objects::subsystem::NamespaceId;
-
-/// A lock on a range of blocks of a namespace, asked for by a command of some reactor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lock {
-    /// Names the lock: the reactor that asked, and its number there.
-    pub holder: (u16, u64),
-    /// Which namespace.
-    pub namespace: NamespaceId,
-    /// Which blocks.
-    pub blocks: Range<u64>,
-}
+use crate::messages::message::{Lock, LockMessage};
 
 impl Lock {
     fn meets(&self, other: &Self) -> bool {
@@ -33,23 +22,6 @@ impl Lock {
 
 pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
-}
-
-/// Messages about locks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LockMessage {
-    /// To the manager: a command wants this.
-    Ask(Lock),
-    /// To every reactor: hold back new writes to the range, and report when none is under way.
-    Exclude(Lock),
-    /// To the manager: this reactor keeps out of that holder's range.
-    Excluded((u16, u64)),
-    /// To the holder: the lock of this number is yours.
-    Grant(u64),
-    /// To the manager: the holder is done.
-    Unlock((u16, u64)),
-    /// To every reactor: the range is free again.
-    Release(Lock),
 }
 
 /// The ranges of one namespace that one reactor has to keep its writes out of.
@@ -184,6 +156,7 @@ impl LockManager {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::subsystem::NamespaceId;
 
     fn lock(number: u64, blocks: Range<u64>) -> Lock {
         Lock { holder: (0, number), namespace: NamespaceId(1), blocks }

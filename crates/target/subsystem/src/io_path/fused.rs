@@ -17,12 +17,11 @@ use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 
 use crate::io_path::commands::Commands;
-use crate::io_path::exclusion::{Lock, LockMessage};
 use crate::io_path::io_command::Caller;
 use crate::io_path::nvm_io::Extent;
 use crate::io_path::nvm_status::{failed_pair, status_of};
 use crate::io_path::running::{After, FusedPair, LockNumber, Owner, Running, Step, Supply};
-use crate::messages::message::Message;
+use crate::messages::message::{Lock, LockMessage, Message};
 
 /// Executes complete pairs of Compare and Write.
 pub(crate) struct FusedExecutor<'a, I> {

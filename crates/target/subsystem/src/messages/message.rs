@@ -11,18 +11,19 @@
 mod connection;
 mod control;
 mod lane;
+mod lock;
 mod order;
 mod reactor;
 
 pub use connection::{AdmissionMessage, ConnectionMessage, Moving, PlacementMessage, Placing};
 pub use control::{Channel, ControlMessage, Failure, Request, RequestKind};
 pub use lane::{Answer, Established, Joined, LaneMessage};
+pub use lock::{Lock, LockMessage};
 pub use order::{
     NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step, StepError, StepOutcome,
 };
 pub use reactor::ReactorMessage;
 
-use crate::io_path::exclusion::LockMessage;
 use crate::messages::key_value::KeyValueMessage;
 
 /// A message in the mailbox of a reactor.
