@@ -17,7 +17,7 @@ use memcached::Watchers;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
-use crate::control_plane::admission::{MemcachedCounters, Visitor};
+use crate::control_plane::admission::MemcachedCounters;
 use crate::control_plane::control::Control;
 use crate::control_plane::placement::{Placement, Policy as PlacementPolicy};
 use crate::control_plane::socket_priority::SocketPriority;
@@ -30,7 +30,7 @@ use crate::io_path::store_access::TICKET_TIMER;
 use crate::messages::key_value::message::{KeyValueMessage, MemcachedReply, PartitionRequest};
 use crate::messages::message::{
     AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, LockMessage, Message, PlacementMessage,
-    Placing, ReactorMessage,
+    Placing, ReactorMessage, Visitor,
 };
 use crate::messages::state::ReactorReport;
 use crate::names::listener_gate::ListenerGate;

@@ -16,6 +16,7 @@ use reactor::{Counter, ListenerTag};
 use wire::text::quoted;
 
 use crate::audit::{Event, OfMemcached, Recorder};
+use crate::messages::message::Visitor;
 use crate::messages::state::ConnectionsState;
 use crate::names::limits::Limits;
 
@@ -62,15 +63,6 @@ pub(crate) fn reason_of(violation: Violation) -> &'static str {
         Violation::EndedByPeer { .. } => "TermReq of the host",
         Violation::MalformedTermReq => "malformed TermReq",
     }
-}
-
-/// The kind of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Visitor {
-    /// An NVMe host.
-    Host,
-    /// A client of a memcached listener.
-    Memcached,
 }
 
 /// The open connections of each kind, and the reasons for which others were refused or closed.
@@ -383,8 +375,8 @@ impl PerAddress {
 
 #[cfg(test)]
 mod tests {
-    use super::Visitor::{Host, Memcached};
     use super::*;
+    use crate::messages::message::Visitor::{Host, Memcached};
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -14,7 +14,8 @@ use std::str::FromStr;
 
 use reactor::Arrival;
 use serde::Serialize;
-use wire::id::Qid;
+
+use crate::messages::message::{Connecting, Left};
 
 /// A placement policy: how an I/O lane gets its reactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,30 +86,6 @@ pub struct PlacementCounters {
     pub stuck: u64,
     /// Lanes that came in through different device queues at accept and at Connect.
     pub napi_changed: u64,
-}
-
-/// An I/O lane that connects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connecting {
-    /// The reactor that has it.
-    pub reactor: usize,
-    /// Its queue id.
-    pub qid: Qid,
-    /// The device queue that it is counted under.
-    pub counted_napi: Option<NonZeroU32>,
-    /// Where its last packet was received.
-    pub arrival: Arrival,
-}
-
-/// A lane that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
-    /// The reactor that had it.
-    pub reactor: usize,
-    /// The device queue that it is counted under.
-    pub napi: Option<NonZeroU32>,
-    /// Whether it was placed as an I/O lane.
-    pub is_io: bool,
 }
 
 /// Load of a reactor. May be negative for a moment: a lane has ended on its old reactor and is counted on its new one.
@@ -343,8 +320,10 @@ impl Placement {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+    use wire::id::Qid;
+
+    use super::*;
 
     const NOWHERE: Arrival = Arrival { napi_id: None, cpu: None };
 

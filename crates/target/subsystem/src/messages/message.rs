@@ -15,7 +15,9 @@ mod lock;
 mod order;
 mod reactor;
 
-pub use connection::{AdmissionMessage, ConnectionMessage, Moving, PlacementMessage, Placing};
+pub use connection::{
+    AdmissionMessage, Connecting, ConnectionMessage, Left, Moving, PlacementMessage, Placing, Visitor,
+};
 pub use control::{Channel, ControlMessage, Failure, Request, RequestKind};
 pub use lane::{Answer, Established, Joined, LaneMessage};
 pub use lock::{Lock, LockMessage};

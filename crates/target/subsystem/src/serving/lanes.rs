@@ -20,7 +20,7 @@ use super::dispatch::{After, Dispatcher};
 use super::pressure::{self, PressureWatch};
 use super::settings::ServingSettings;
 use super::timers::{NOTICE_TIMER, SWEEP_TIMER};
-use crate::control_plane::admission::{Visitor, reason, reason_of};
+use crate::control_plane::admission::{reason, reason_of};
 use crate::io_path::commands::{CollectKey, Commands};
 use crate::io_path::executor::Executor;
 use crate::io_path::io_command::Caller;
@@ -30,7 +30,7 @@ use crate::io_path::lane_table::{LaneTable, Swept};
 use crate::io_path::running::{Owner, Step};
 use crate::messages::message::{
     AdmissionMessage, Answer, ControlMessage, Failure, Joined, Message, PlacementMessage, Request,
-    RequestKind,
+    RequestKind, Visitor,
 };
 use crate::messages::state::{BusyPollState, ReactorState};
 use crate::names::lane_end::LaneEnd;

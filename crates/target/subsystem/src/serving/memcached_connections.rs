@@ -23,10 +23,10 @@ use zeroize::Zeroize;
 
 use super::settings::ServingSettings;
 use crate::audit::OfMemcached;
-use crate::control_plane::admission::{MemcachedCounters, Visitor, reason};
+use crate::control_plane::admission::{MemcachedCounters, reason};
 use crate::io_path::attached::Attachments;
 use crate::messages::key_value::message::{MemcachedReply, RemoteAnswers, connection_number, session_of};
-use crate::messages::message::{AdmissionMessage, Message};
+use crate::messages::message::{AdmissionMessage, Message, Visitor};
 use crate::names::listener_gate::ListenerGate;
 use crate::names::unconnected::Unconnected;
 use crate::objects::subsystem::NamespaceId;

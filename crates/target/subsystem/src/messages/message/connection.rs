@@ -6,14 +6,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use proto::controller_queue::Parted;
-use reactor::{Connection, ListenerTag};
+use reactor::{Arrival, Connection, ListenerTag};
 use security::tls::Stream;
 use wire::id::Qid;
 
 use super::control::Request;
 use crate::audit::OfMemcached;
-use crate::control_plane::admission::Visitor;
-use crate::control_plane::placement::{Connecting, Left, Policy};
+use crate::control_plane::placement::Policy;
 use crate::control_plane::socket_priority::SocketPriority;
 use crate::names::lane_counters::LaneCounters;
 
@@ -56,6 +55,15 @@ pub enum AdmissionMessage {
     },
 }
 
+/// The kind of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visitor {
+    /// An NVMe host.
+    Host,
+    /// A client of a memcached listener.
+    Memcached,
+}
+
 /// A message to the placement of lanes, on reactor 0.
 #[derive(Debug)]
 pub enum PlacementMessage {
@@ -92,6 +100,30 @@ pub struct Placing {
     pub connecting: Connecting,
     /// Its Connect, for the control plane.
     pub connect: Request,
+}
+
+/// An I/O lane that connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connecting {
+    /// The reactor that has it.
+    pub reactor: usize,
+    /// Its queue id.
+    pub qid: Qid,
+    /// The device queue that it is counted under.
+    pub counted_napi: Option<NonZeroU32>,
+    /// Where its last packet was received.
+    pub arrival: Arrival,
+}
+
+/// A lane that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The reactor that had it.
+    pub reactor: usize,
+    /// The device queue that it is counted under.
+    pub napi: Option<NonZeroU32>,
+    /// Whether it was placed as an I/O lane.
+    pub is_io: bool,
 }
 
 /// A lane on its way between two reactors.

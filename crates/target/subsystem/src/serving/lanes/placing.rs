@@ -9,11 +9,10 @@ use reactor::{Io, SocketId};
 
 use super::LaneServer;
 use crate::control_plane::admission::reason;
-use crate::control_plane::placement::{Connecting, Left};
 use crate::io_path::lane::{LaneState, Secure};
 use crate::messages::message::{
-    Channel, ConnectionMessage, ControlMessage, Message, Moving, PlacementMessage, Placing, Request,
-    RequestKind,
+    Channel, Connecting, ConnectionMessage, ControlMessage, Left, Message, Moving, PlacementMessage, Placing,
+    Request, RequestKind,
 };
 
 impl LaneServer {
