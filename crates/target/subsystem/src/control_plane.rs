@@ -4,4 +4,3 @@ pub mod admin;
 pub(crate) mod admission;
 pub mod control;
 pub mod placement;
-pub mod socket_priority;

@@ -11,4 +11,5 @@ pub mod listener_gate;
 pub mod machine;
 pub mod memcached_trust;
 pub(crate) mod named_uuid;
+pub mod socket_priority;
 pub(crate) mod unconnected;

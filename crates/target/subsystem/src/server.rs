@@ -18,7 +18,6 @@ use crate::audit::{AuditLog, Changed, Event, Recorder};
 use crate::config::{MemcachedAddress, Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
 use crate::control_plane::admission::MemcachedCounters;
 use crate::control_plane::control::{Control, ControlSettings};
-use crate::control_plane::socket_priority::SocketPriority;
 use crate::io_path::io_command::IoLimits;
 use crate::io_path::lane::LaneTimeouts;
 use crate::messages::message::{
@@ -27,6 +26,7 @@ use crate::messages::message::{
 use crate::messages::state::{ReactorReport, ReactorState, TargetState};
 use crate::names::limits::Limits;
 use crate::names::listener_gate::ListenerGate;
+use crate::names::socket_priority::SocketPriority;
 use crate::operator::{self, MemcachedListener, Operator, Outcome, Outline, Report, RunningListener};
 use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
 

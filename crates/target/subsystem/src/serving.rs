@@ -20,7 +20,6 @@ use store::Ticket;
 use crate::control_plane::admission::MemcachedCounters;
 use crate::control_plane::control::Control;
 use crate::control_plane::placement::{Placement, Policy as PlacementPolicy};
-use crate::control_plane::socket_priority::SocketPriority;
 use crate::io_path::attached::AttachedIndex;
 use crate::io_path::exclusion::{Audience, LockManager};
 use crate::io_path::executor::Executor;
@@ -34,6 +33,7 @@ use crate::messages::message::{
 };
 use crate::messages::state::ReactorReport;
 use crate::names::listener_gate::ListenerGate;
+use crate::names::socket_priority::SocketPriority;
 
 pub(crate) use exponentiator::Exponentiator;
 use exponentiator::Job;

@@ -13,8 +13,8 @@ use wire::id::Qid;
 use super::control::Request;
 use crate::audit::OfMemcached;
 use crate::control_plane::placement::Policy;
-use crate::control_plane::socket_priority::SocketPriority;
 use crate::names::lane_counters::LaneCounters;
+use crate::names::socket_priority::SocketPriority;
 
 /// A message to a reactor about a connection that it gets or gives away.
 #[derive(Debug)]
