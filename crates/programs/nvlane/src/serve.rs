@@ -34,7 +34,7 @@ use subsystem::config::{
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
 use subsystem::operator::{Outcome, Report, ReportLine, RunningListener};
-use subsystem::placement::Policy as PlacementPolicy;
+use subsystem::placement_policy::PlacementPolicy;
 use subsystem::server::{StartError, Target};
 use wire::discovery::IO_PORT;
 use wire::nqn::Nqn;

@@ -30,9 +30,9 @@ use wire::id::{Cntlid, Nsid};
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
-use crate::control_plane::placement::Policy as PlacementPolicy;
 use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
+use crate::names::placement_policy::PlacementPolicy;
 use crate::objects::access::HostRights;
 use crate::objects::discovery::{Advertised, Referral};
 use crate::objects::subsystem::Access;

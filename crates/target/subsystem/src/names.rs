@@ -11,5 +11,6 @@ pub mod listener_gate;
 pub mod machine;
 pub mod memcached_trust;
 pub(crate) mod named_uuid;
+pub mod placement_policy;
 pub mod socket_priority;
 pub(crate) mod unconnected;

@@ -19,7 +19,7 @@ use store::Ticket;
 
 use crate::control_plane::admission::MemcachedCounters;
 use crate::control_plane::control::Control;
-use crate::control_plane::placement::{Placement, Policy as PlacementPolicy};
+use crate::control_plane::placement::Placement;
 use crate::io_path::attached::AttachedIndex;
 use crate::io_path::exclusion::{Audience, LockManager};
 use crate::io_path::executor::Executor;
@@ -33,6 +33,7 @@ use crate::messages::message::{
 };
 use crate::messages::state::ReactorReport;
 use crate::names::listener_gate::ListenerGate;
+use crate::names::placement_policy::PlacementPolicy;
 use crate::names::socket_priority::SocketPriority;
 
 pub(crate) use exponentiator::Exponentiator;

@@ -16,7 +16,7 @@ use adq::verify::verify;
 use reactor::CoreList;
 use serde::{Deserialize, Serialize};
 use subsystem::config::MemcachedAddress;
-use subsystem::placement::Policy;
+use subsystem::placement_policy::PlacementPolicy;
 use subsystem::server::Target;
 use subsystem::socket_priority::SocketPriority;
 
@@ -52,7 +52,7 @@ pub(super) struct DeviceQueues {
 struct Serving {
     addresses: Vec<SocketAddr>,
     reactor_count: usize,
-    placement: Policy,
+    placement: PlacementPolicy,
 }
 
 impl DeviceQueues {
@@ -169,7 +169,7 @@ pub(super) fn cores_of_layouts(
     addresses: Vec<SocketAddr>,
     allowed: &[usize],
 ) -> Option<CoreList> {
-    let serving = Serving { addresses, reactor_count: 0, placement: Policy::default() };
+    let serving = Serving { addresses, reactor_count: 0, placement: PlacementPolicy::default() };
     let journals: Vec<_> =
         files(directory).ok()?.iter().filter_map(|(_, file)| file.read().ok().flatten()).collect();
     let classes: Vec<_> = journals.iter().flat_map(|journal| served(journal, &serving)).collect();
@@ -235,7 +235,7 @@ fn of_target(journal: &Journal, queues: u16, class: &PlacedClass, serving: &Serv
         deviations
             .push(format!("{queues} queues and {reactors} reactors: {effect} (--cores with {queues} cores)"));
     }
-    if journal.plan.layout.means != Means::Software && serving.placement != Policy::Napi {
+    if journal.plan.layout.means != Means::Software && serving.placement != PlacementPolicy::Napi {
         deviations.push("connections of one queue are spread over the reactors (--placement napi)".into());
     }
     if sets_priority(journal, class)

@@ -7,7 +7,7 @@ use host::{Association, LaneSet, Options};
 use reactor::random::SplitMix64;
 use reactor::{BusyPoll, CoreList};
 use subsystem::config::Threads;
-use subsystem::placement::Policy;
+use subsystem::placement_policy::PlacementPolicy;
 use subsystem::state::{PlacementState, QueueState, TargetState};
 use wire::id::Nsid;
 use wire::pdu::Digests;
@@ -17,7 +17,7 @@ use crate::setup::{Rig, engines, options, options_of};
 
 const ONE: Nsid = Nsid::new(1);
 
-fn rig(engine: reactor::EngineKind, policy: Policy) -> Rig {
+fn rig(engine: reactor::EngineKind, policy: PlacementPolicy) -> Rig {
     Rig::with(engine, &["ram:1M"], |config| config.reactors.placement = policy)
 }
 
@@ -53,7 +53,7 @@ fn exercise_on(model: &mut Model, association: &Association, lanes: &mut LaneSet
 #[test]
 fn hosts_with_a_lane_each_are_spread_over_the_reactors() {
     for engine in engines() {
-        let rig = rig(engine, Policy::Load);
+        let rig = rig(engine, PlacementPolicy::Load);
         let mut hosts = Vec::new();
         for number in 1..=6 {
             let association = rig.connect(Options { lanes: 1, ..options_of(number) });
@@ -81,7 +81,7 @@ fn hosts_with_a_lane_each_are_spread_over_the_reactors() {
 fn queues_go_to_the_reactors_of_their_numbers_and_work_there() {
     for engine in engines() {
         for digests in [Digests::empty(), Digests::all()] {
-            let rig = rig(engine, Policy::Queue);
+            let rig = rig(engine, PlacementPolicy::Queue);
             let association = rig.connect(Options { lanes: 5, digests, ..options() });
             let mut lanes = lanes(&association, 5);
             exercise(&association, &mut lanes);
@@ -100,7 +100,7 @@ fn queues_go_to_the_reactors_of_their_numbers_and_work_there() {
 #[test]
 fn loopback_has_no_device_queue_and_falls_back_to_load() {
     for engine in engines() {
-        let rig = rig(engine, Policy::Napi);
+        let rig = rig(engine, PlacementPolicy::Napi);
         let association = rig.connect(Options { lanes: 4, ..options() });
         let mut lanes = lanes(&association, 4);
         exercise(&association, &mut lanes);
@@ -122,7 +122,7 @@ fn a_lane_goes_to_the_core_that_takes_its_packets_in() {
     for engine in engines() {
         let cores = format!("{first},{second}").parse().expect("a list");
         let rig = Rig::with(engine, &["ram:1M"], |config| {
-            config.reactors.placement = Policy::Cpu;
+            config.reactors.placement = PlacementPolicy::Cpu;
             config.reactors.threads = Threads::Cores(cores);
         });
         let association = rig.connect(Options { lanes: 4, ..options() });
@@ -152,11 +152,11 @@ fn a_lane_goes_to_the_core_that_takes_its_packets_in() {
 #[test]
 fn a_reload_changes_the_policy_for_lanes_to_come() {
     for engine in engines() {
-        let mut rig = rig(engine, Policy::Load);
+        let mut rig = rig(engine, PlacementPolicy::Load);
         let first = rig.connect(Options { lanes: 2, ..options_of(1) });
         let mut before = lanes(&first, 2);
         let was = queues(&rig.state());
-        rig.reload(|config| config.reactors.placement = Policy::Queue);
+        rig.reload(|config| config.reactors.placement = PlacementPolicy::Queue);
         let second = rig.connect(Options { lanes: 4, ..options_of(2) });
         let mut after = lanes(&second, 4);
         let state = rig.state();
@@ -182,7 +182,7 @@ fn busy_polling_over_loopback_goes_on_without_a_device() {
     for engine in engines() {
         let rig = Rig::with(engine, &["ram:1M"], |config| {
             config.reactors.busy_poll = BusyPoll::us(50);
-            config.reactors.placement = Policy::Napi;
+            config.reactors.placement = PlacementPolicy::Napi;
         });
         let association = rig
             .connect(Options { lanes: 2, ..options() }.tuned(|tuning| tuning.busy_poll = BusyPoll::us(50)));

@@ -8,64 +8,13 @@
 //! Pure: it derives the number of lanes per reactor from its own decisions and from the ends reported to it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::num::NonZeroU32;
-use std::str::FromStr;
 
 use reactor::Arrival;
 use serde::Serialize;
 
 use crate::messages::message::{Connecting, Left};
-
-/// A placement policy: how an I/O lane gets its reactor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// The least loaded reactor.
-    #[default]
-    Load,
-    /// One reactor for all lanes that come in through the same device queue, so that it alone polls that queue.
-    Napi,
-    /// The reactor on the core that receives the lane's packets.
-    Cpu,
-    /// Queue n of each controller goes to reactor n - 1, modulo the number of reactors.
-    Queue,
-}
-
-impl Policy {
-    /// All policies, in the order of their documentation.
-    pub const ALL: [Self; 4] = [Self::Load, Self::Napi, Self::Cpu, Self::Queue];
-
-    /// The name of the policy.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Load => "load",
-            Self::Napi => "napi",
-            Self::Cpu => "cpu",
-            Self::Queue => "queue",
-        }
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The error for an unknown policy name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no placement policy: write load, napi, cpu or queue")]
-pub struct UnknownPolicy(String);
-
-impl FromStr for Policy {
-    type Err = UnknownPolicy;
-
-    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
-        let found = Self::ALL.into_iter().find(|policy| policy.name() == text);
-        found.ok_or_else(|| UnknownPolicy(text.to_owned()))
-    }
-}
+use crate::names::placement_policy::PlacementPolicy;
 
 /// Numbers of I/O lanes by the criterion that placed them. Each lane counts once, when it connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -113,7 +62,7 @@ const SEEN_COUNT_MAX: usize = 1024;
 /// The state of placement.
 #[derive(Debug)]
 pub struct Placement {
-    policy: Policy,
+    policy: PlacementPolicy,
     /// The core of each reactor, if it is tied to one.
     cores: Vec<Option<usize>>,
     shares: Vec<Share>,
@@ -130,7 +79,7 @@ pub struct Placement {
 impl Placement {
     /// Creates the placement for reactors on these cores, at least one.
     #[must_use]
-    pub fn new(policy: Policy, cores: Vec<Option<usize>>) -> Self {
+    pub fn new(policy: PlacementPolicy, cores: Vec<Option<usize>>) -> Self {
         let shares = vec![Share::default(); cores.len()];
         let counters = PlacementCounters::default();
         let (devices, seen) = (BTreeMap::new(), BTreeSet::new());
@@ -139,12 +88,12 @@ impl Placement {
 
     /// The policy for new lanes.
     #[must_use]
-    pub fn policy(&self) -> Policy {
+    pub fn policy(&self) -> PlacementPolicy {
         self.policy
     }
 
     /// Changes the policy; existing lanes stay where they are.
-    pub fn set_policy(&mut self, policy: Policy) {
+    pub fn set_policy(&mut self, policy: PlacementPolicy) {
         self.policy = policy;
     }
 
@@ -203,20 +152,20 @@ impl Placement {
             self.count_napi(arrival.napi_id);
         }
         let to = match (self.policy, self.by_fact(arrival)) {
-            (Policy::Napi, Some(reactor)) => {
+            (PlacementPolicy::Napi, Some(reactor)) => {
                 self.counters.by_napi += 1;
                 reactor
             }
-            (Policy::Cpu, Some(reactor)) => {
+            (PlacementPolicy::Cpu, Some(reactor)) => {
                 self.counters.by_cpu += 1;
                 reactor
             }
-            (Policy::Queue, _) => {
+            (PlacementPolicy::Queue, _) => {
                 self.counters.by_queue += 1;
                 usize::from(qid.get().saturating_sub(1)) % self.shares.len()
             }
             (policy, _) => {
-                let is_asked_for = policy == Policy::Load;
+                let is_asked_for = policy == PlacementPolicy::Load;
                 self.counters.by_load += u64::from(is_asked_for);
                 self.counters.fell_back += u64::from(!is_asked_for);
                 // Where it is, unless another reactor has less to do: no move without gain.
@@ -283,12 +232,12 @@ impl Placement {
     /// The reactor that the policy selects for this origin, if it is known.
     fn by_fact(&mut self, arrival: Arrival) -> Option<usize> {
         match self.policy {
-            Policy::Napi => arrival.napi_id.map(|id| self.of_napi(id)),
-            Policy::Cpu => {
+            PlacementPolicy::Napi => arrival.napi_id.map(|id| self.of_napi(id)),
+            PlacementPolicy::Cpu => {
                 let cpu = usize::try_from(arrival.cpu?).ok()?;
                 self.cores.iter().position(|core| *core == Some(cpu))
             }
-            Policy::Load | Policy::Queue => None,
+            PlacementPolicy::Load | PlacementPolicy::Queue => None,
         }
     }
 
@@ -331,7 +280,7 @@ mod tests {
         Arrival { napi_id: NonZeroU32::new(napi), cpu: None }
     }
 
-    fn placement(policy: Policy, count: usize) -> Placement {
+    fn placement(policy: PlacementPolicy, count: usize) -> Placement {
         Placement::new(policy, (0..count).map(Some).collect())
     }
 
@@ -343,16 +292,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
-        for policy in Policy::ALL {
-            assert_eq!(policy.to_string().parse(), Ok(policy));
-        }
-        assert!("numa".parse::<Policy>().is_err());
-    }
-
-    #[test]
     fn hosts_with_one_queue_each_are_spread() {
-        let mut placement = placement(Policy::Load, 2);
+        let mut placement = placement(PlacementPolicy::Load, 2);
         let mut io = [0; 2];
         for _ in 0..8 {
             placement.on_accept(NOWHERE);
@@ -366,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_works_counts_twice() {
-        let mut placement = placement(Policy::Load, 2);
+        let mut placement = placement(PlacementPolicy::Load, 2);
         let lanes = [lane(&mut placement, 1, NOWHERE), lane(&mut placement, 2, NOWHERE)];
         assert_eq!(lanes, [0, 1]);
         placement.on_active(0, 1);
@@ -375,7 +316,7 @@ mod tests {
 
     #[test]
     fn lanes_of_one_device_queue_are_together_and_queues_apart() {
-        let mut placement = placement(Policy::Napi, 2);
+        let mut placement = placement(PlacementPolicy::Napi, 2);
         let reactors = [7, 8, 7, 8, 8].map(|napi| lane(&mut placement, 1, through(napi)));
         assert_eq!(reactors, [0, 1, 0, 1, 1]);
         assert_eq!(placement.counters().by_napi, 5);
@@ -391,7 +332,7 @@ mod tests {
 
     #[test]
     fn without_a_device_queue_napi_falls_back_to_load() {
-        let mut placement = placement(Policy::Napi, 2);
+        let mut placement = placement(PlacementPolicy::Napi, 2);
         let reactors = [1, 2, 3, 4].map(|qid| lane(&mut placement, qid, NOWHERE));
         assert_eq!(reactors, [0, 1, 0, 1]);
         assert_eq!((placement.counters().by_napi, placement.counters().fell_back), (0, 4));
@@ -399,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_lane_whose_packets_take_another_way_follows_them() {
-        let mut placement = placement(Policy::Napi, 2);
+        let mut placement = placement(PlacementPolicy::Napi, 2);
         assert_eq!(lane(&mut placement, 1, through(7)), 0);
         assert_eq!(lane(&mut placement, 2, through(8)), 1);
         let reactor = placement.on_accept(through(7));
@@ -411,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_core_without_a_reactor_is_no_fact() {
-        let mut placement = Placement::new(Policy::Cpu, vec![Some(4), Some(6)]);
+        let mut placement = Placement::new(PlacementPolicy::Cpu, vec![Some(4), Some(6)]);
         let on = |cpu| Arrival { napi_id: None, cpu };
         assert_eq!(lane(&mut placement, 1, on(Some(6))), 1);
         assert_eq!(lane(&mut placement, 2, on(Some(6))), 1);
@@ -422,16 +363,16 @@ mod tests {
 
     #[test]
     fn queues_go_round_the_reactors_of_each_controller() {
-        let mut placement = placement(Policy::Queue, 3);
+        let mut placement = placement(PlacementPolicy::Queue, 3);
         assert_eq!([1, 2, 3, 4, 1].map(|qid| lane(&mut placement, qid, NOWHERE)), [0, 1, 2, 0, 0]);
         assert_eq!(placement.counters().by_queue, 5);
     }
 
     #[test]
     fn a_policy_can_change_while_lanes_are_there() {
-        let mut placement = placement(Policy::Queue, 2);
+        let mut placement = placement(PlacementPolicy::Queue, 2);
         assert_eq!([lane(&mut placement, 1, through(7)), lane(&mut placement, 1, through(8))], [0, 0]);
-        placement.set_policy(Policy::Napi);
+        placement.set_policy(PlacementPolicy::Napi);
         let reactors = [7, 8, 7].map(|napi| lane(&mut placement, 1, through(napi)));
         assert_eq!(reactors, [1, 0, 1]);
     }
@@ -443,10 +384,10 @@ mod tests {
         fn what_comes_and_goes_leaves_nothing(
             events in proptest::collection::vec((0u32..4, 0u16..5, 0u8..3, 0usize..4), 1..80),
         ) {
-            let mut placement = placement(Policy::Load, 3);
+            let mut placement = placement(PlacementPolicy::Load, 3);
             let mut lanes = Vec::new();
             for (napi, qid, fate, policy) in events {
-                placement.set_policy(Policy::ALL[policy]);
+                placement.set_policy(PlacementPolicy::ALL[policy]);
                 let arrival = through(napi);
                 let reactor = placement.on_accept(arrival);
                 prop_assert!(reactor < 3);

@@ -17,8 +17,8 @@ use crate::config::{
     ListenerConfig, MemcachedAddress, MemcachedListenerConfig, Problem, ReactorConfig, ResolvedNamespace,
     ResolvedSubsystem, TargetConfig,
 };
-use crate::control_plane::placement::Policy as PlacementPolicy;
 use crate::names::identity::{TargetIdentity, storage_name};
+use crate::names::placement_policy::PlacementPolicy;
 use crate::objects::access::HostRights;
 use crate::objects::authentication::Authentication;
 use crate::objects::discovery::Referral;

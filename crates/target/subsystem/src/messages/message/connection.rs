@@ -12,8 +12,8 @@ use wire::id::Qid;
 
 use super::control::Request;
 use crate::audit::OfMemcached;
-use crate::control_plane::placement::Policy;
 use crate::names::lane_counters::LaneCounters;
+use crate::names::placement_policy::PlacementPolicy;
 use crate::names::socket_priority::SocketPriority;
 
 /// A message to a reactor about a connection that it gets or gives away.
@@ -88,7 +88,7 @@ pub enum PlacementMessage {
         count: u32,
     },
     /// From the control plane: place lanes by this policy from now on.
-    SetPolicy(Policy),
+    SetPolicy(PlacementPolicy),
     /// From the owner of the target: give the packets of new connections these priorities.
     SetPriorities(Vec<SocketPriority>),
 }

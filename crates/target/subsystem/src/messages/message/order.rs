@@ -15,8 +15,8 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
-use crate::control_plane::placement::Policy as PlacementPolicy;
 use crate::messages::state::TargetState;
+use crate::names::placement_policy::PlacementPolicy;
 use crate::objects::access::HostRights;
 use crate::objects::authentication::Authentication;
 use crate::objects::discovery::{ListenerEntry, Referral};
