@@ -11,31 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use reactor::Arrival;
-use serde::Serialize;
 
 use crate::messages::message::{Connecting, Left};
+use crate::messages::state::{DeviceQueueState, PlacementCounters, PlacementState};
 use crate::names::placement_policy::PlacementPolicy;
-
-/// Numbers of I/O lanes by the criterion that placed them. Each lane counts once, when it connects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PlacementCounters {
-    /// By load, as configured.
-    pub by_load: u64,
-    /// By the device queue.
-    pub by_napi: u64,
-    /// By the core that receives packets.
-    pub by_cpu: u64,
-    /// By the queue id.
-    pub by_queue: u64,
-    /// By load, because the configured criterion is unknown: no such device, or no reactor on that core.
-    pub fell_back: u64,
-    /// Lanes handed over to another reactor at Connect.
-    pub moved: u64,
-    /// Lanes that should have been handed over, but more than their Connect had arrived.
-    pub stuck: u64,
-    /// Lanes that came in through different device queues at accept and at Connect.
-    pub napi_changed: u64,
-}
 
 /// Load of a reactor. May be negative for a moment: a lane has ended on its old reactor and is counted on its new one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -264,6 +243,19 @@ impl Placement {
     fn least(&self, begin: usize, of: impl Fn(&Share) -> i64) -> usize {
         let count = self.shares.len();
         (0..count).map(|at| (begin + at) % count).min_by_key(|&at| of(&self.shares[at])).unwrap_or(0)
+    }
+}
+
+impl From<&Placement> for PlacementState {
+    fn from(placement: &Placement) -> Self {
+        let device =
+            |(id, reactor, lanes): (NonZeroU32, _, _)| DeviceQueueState { napi_id: id.get(), reactor, lanes };
+        Self {
+            policy: placement.policy().to_string(),
+            counters: placement.counters(),
+            napi_ids_seen: placement.seen().map(NonZeroU32::get).collect(),
+            device_queues: placement.devices().map(device).collect(),
+        }
     }
 }
 

@@ -1,12 +1,10 @@
 //! The state of a target: the data that `nvlane list` and its JSON show.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 
 use serde::Serialize;
 
 pub use crate::audit::AuditState;
-use crate::control_plane::placement::{Placement, PlacementCounters};
 use crate::names::lane_counters::LaneReport;
 
 /// The state of a target, for people and programs to read.
@@ -333,6 +331,27 @@ pub struct PlacementState {
     pub device_queues: Vec<DeviceQueueState>,
 }
 
+/// Numbers of I/O lanes by the criterion that placed them. Each lane counts once, when it connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PlacementCounters {
+    /// By load, as configured.
+    pub by_load: u64,
+    /// By the device queue.
+    pub by_napi: u64,
+    /// By the core that receives packets.
+    pub by_cpu: u64,
+    /// By the queue id.
+    pub by_queue: u64,
+    /// By load, because the configured criterion is unknown: no such device, or no reactor on that core.
+    pub fell_back: u64,
+    /// Lanes handed over to another reactor at Connect.
+    pub moved: u64,
+    /// Lanes that should have been handed over, but more than their Connect had arrived.
+    pub stuck: u64,
+    /// Lanes that came in through different device queues at accept and at Connect.
+    pub napi_changed: u64,
+}
+
 /// A device queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceQueueState {
@@ -351,17 +370,4 @@ pub struct ReactorReport {
     pub reactor: ReactorState,
     /// The placement of lanes, from the reactor that decides it.
     pub placement: Option<PlacementState>,
-}
-
-impl From<&Placement> for PlacementState {
-    fn from(placement: &Placement) -> Self {
-        let device =
-            |(id, reactor, lanes): (NonZeroU32, _, _)| DeviceQueueState { napi_id: id.get(), reactor, lanes };
-        Self {
-            policy: placement.policy().to_string(),
-            counters: placement.counters(),
-            napi_ids_seen: placement.seen().map(NonZeroU32::get).collect(),
-            device_queues: placement.devices().map(device).collect(),
-        }
-    }
 }
