@@ -5,8 +5,6 @@ use wire::discovery::DISCOVERED_ADMIN_QUEUE_ENTRIES;
 use wire::pdu::DataAlignment;
 use wire::property::{Cap, Vs};
 
-use crate::objects::subsystem::Subsystem;
-
 /// The version of every controller. From 2.0 on hosts request the structures of command sets (CNS 06, 08), which limit
 /// single commands beyond MDTS. wire §7, §10
 pub const VERSION: Vs = Vs::V2_0;
@@ -115,14 +113,13 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// In-capsule data of I/O commands in a subsystem, bytes; zero for discovery.
+    /// In-capsule data of I/O commands, bytes, in a subsystem with or without namespaces of blocks.
     #[must_use]
-    pub fn in_capsule_bytes_of(&self, subsystem: Option<&Subsystem>) -> u32 {
-        match subsystem {
-            Some(subsystem) if subsystem.has_key_value_only() => {
-                self.in_capsule_bytes.max(self.key_value_in_capsule_bytes)
-            }
-            _ => self.in_capsule_bytes,
+    pub(crate) fn in_capsule_bytes_of(&self, is_key_value_only: bool) -> u32 {
+        if is_key_value_only {
+            self.in_capsule_bytes.max(self.key_value_in_capsule_bytes)
+        } else {
+            self.in_capsule_bytes
         }
     }
 

@@ -54,6 +54,7 @@ use crate::objects::controller::{
     AnaContent, ControllerKey, ControllerKind, ControllerRecord, Life, Transition,
 };
 use crate::objects::discovery::Route;
+use crate::objects::subsystem::Subsystem;
 
 /// The Connects that wait, and the ids of new controllers.
 pub(super) struct Connects {
@@ -404,7 +405,9 @@ impl Connects {
             discovery_page: None,
             admin: Some(connect.command.lane),
             io: BTreeMap::new(),
-            in_capsule_bytes: self.limits.in_capsule_bytes_of(subsystem),
+            in_capsule_bytes: self
+                .limits
+                .in_capsule_bytes_of(subsystem.is_some_and(Subsystem::has_key_value_only)),
             association,
             counters: BTreeMap::new(),
             past: LaneTotals::default(),
