@@ -10,4 +10,5 @@ pub mod flush_epochs;
 pub mod key_rights;
 pub mod namespace_table;
 pub mod namespace_traffic;
+pub mod step_error;
 pub mod subsystem;

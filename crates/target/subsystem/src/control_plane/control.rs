@@ -51,8 +51,7 @@ use crate::audit::Recorder;
 use crate::control_plane::admission::{Admission, reason};
 use crate::io_path::command_form::check_form;
 use crate::messages::message::{
-    Message, Order, OrderAnswer, OrderKind, ReactorMessage, Request, RequestKind, Step, StepError,
-    StepOutcome,
+    Message, Order, OrderAnswer, OrderKind, ReactorMessage, Request, RequestKind, Step, StepOutcome,
 };
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
@@ -60,6 +59,7 @@ use crate::names::limits::Limits;
 use crate::objects::authentication::RefusedAgain;
 use crate::objects::catalog::Catalog;
 use crate::objects::discovery::Discovery;
+use crate::objects::step_error::StepError;
 use apply::Change;
 use associations::{Associations, Cause, LaneUse};
 use authentications::{Authentications, News};

@@ -21,9 +21,7 @@ pub use connection::{
 pub use control::{Channel, ControlMessage, Failure, Request, RequestKind};
 pub use lane::{Answer, Established, Joined, LaneMessage};
 pub use lock::{Lock, LockMessage};
-pub use order::{
-    NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step, StepError, StepOutcome,
-};
+pub use order::{NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step, StepOutcome};
 pub use reactor::ReactorMessage;
 
 use crate::messages::key_value::KeyValueMessage;

@@ -8,11 +8,11 @@ use reactor::ListenerTag;
 use store::Store;
 use wire::nqn::Nqn;
 
-use crate::messages::message::StepError;
 use crate::objects::controller::ControllerKind;
 use crate::objects::discovery::Discovery;
 use crate::objects::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::objects::namespace_traffic::NamespaceTraffic;
+use crate::objects::step_error::StepError;
 use crate::objects::subsystem::{Namespace, NamespaceId, Subsystem, SubsystemId};
 
 /// The subsystems, namespaces and listeners of a target.

@@ -12,8 +12,8 @@ use security::tls_key::TlsKey;
 
 use super::*;
 use crate::config::{ConfigFile, ListenerConfig, SecretSource, TlsKeySources};
-use crate::messages::message::StepError;
 use crate::names::listener_gate::Passage;
+use crate::objects::step_error::StepError;
 use crate::objects::subsystem::Access;
 
 const DISKS: &str = "nqn.2026-01.io.nvlane:disks";

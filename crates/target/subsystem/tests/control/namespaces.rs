@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use nvlane_subsystem::message::{Message, OrderAnswer, OrderKind, ReactorMessage, Step, StepError};
+use nvlane_subsystem::message::{Message, OrderAnswer, OrderKind, ReactorMessage, Step};
 use nvlane_subsystem::namespace_table::NamespaceEntry;
+use nvlane_subsystem::step_error::StepError;
 use nvlane_subsystem::subsystem::{Access, NamespaceId};
 use wire::async_event::AsyncEvents;
 use wire::feature::Fid;

@@ -2,7 +2,8 @@
 
 use nvlane_subsystem::access::HostRights;
 use nvlane_subsystem::lane_id::CommandId;
-use nvlane_subsystem::message::{OrderAnswer, OrderKind, Step, StepError};
+use nvlane_subsystem::message::{OrderAnswer, OrderKind, Step};
+use nvlane_subsystem::step_error::StepError;
 use nvlane_subsystem::subsystem::Access;
 use wire::async_event::AsyncEvents;
 use wire::feature::Fid;

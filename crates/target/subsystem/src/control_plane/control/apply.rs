@@ -11,11 +11,11 @@ use super::associations::Associations;
 use super::outputs::{MILLISECOND_NS, Outputs};
 use super::rollout::Rollout;
 use crate::messages::message::{
-    Message, NewNamespace, PlacementMessage, REMOVED_LISTENER_GRACE_MS, ReactorMessage, Step, StepError,
-    StepOutcome,
+    Message, NewNamespace, PlacementMessage, REMOVED_LISTENER_GRACE_MS, ReactorMessage, Step, StepOutcome,
 };
 use crate::objects::access::{Concerned, VersionedRights};
 use crate::objects::catalog::Catalog;
+use crate::objects::step_error::StepError;
 use crate::objects::subsystem::Namespace;
 
 /// Applies the steps of an order. Their effects on reactors and hosts come with one new version of the namespace table.

@@ -20,6 +20,7 @@ use crate::names::placement_policy::PlacementPolicy;
 use crate::objects::access::HostRights;
 use crate::objects::authentication::Authentication;
 use crate::objects::discovery::{ListenerEntry, Referral};
+use crate::objects::step_error::StepError;
 use crate::objects::subsystem::{Access, Subsystem};
 
 /// How long associations outlive a removed listener, ms: meanwhile the discovery service notifies their hosts, which
@@ -78,29 +79,6 @@ impl fmt::Debug for OrderAnswer {
 
 /// The result of a step: the number of associations that it ends, or why it failed.
 pub type StepOutcome = Result<usize, StepError>;
-
-/// The reason why a step failed; it had no effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StepError {
-    /// No such subsystem.
-    #[error("there is no such subsystem")]
-    NoSubsystem,
-    /// A subsystem with this name exists.
-    #[error("there is such a subsystem already")]
-    SubsystemExists,
-    /// No such namespace.
-    #[error("there is no such namespace")]
-    NoNamespace,
-    /// A namespace with this number exists.
-    #[error("there is such a namespace already")]
-    NamespaceExists,
-    /// No such listener.
-    #[error("there is no such listener")]
-    NoListener,
-    /// The target is stopping.
-    #[error("the target is stopping")]
-    Stopping,
-}
 
 /// One change of the running target.
 pub enum Step {
