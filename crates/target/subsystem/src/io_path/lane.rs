@@ -22,10 +22,11 @@ use crate::io_path::attached::{Attachments, ViewIndex};
 use crate::io_path::running::RunningTable;
 use crate::io_path::stopwatch::{Stage, Stopwatch};
 use crate::messages::key_value::arriving::Intake;
-use crate::messages::message::{AdmissionMessage, Established, Failure, Joined, Message};
+use crate::messages::message::{AdmissionMessage, Established, Joined, Message};
 use crate::names::lane_counters::LaneCounters;
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::LaneId;
+use crate::objects::controller::error_log::Failure;
 
 pub(crate) use deadlines::{Deadlines, LaneTimeouts, Wait};
 pub(crate) use secure::Secure;

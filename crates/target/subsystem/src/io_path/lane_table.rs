@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 use store::Ticket;
 
 use crate::io_path::lane::{Activity, HeldInput, Lane};
-use crate::messages::message::Failure;
 use crate::names::lane_id::{FIRST_GENERATION, GENERATION_MASK, LaneId};
 use crate::names::unconnected::Unconnected;
+use crate::objects::controller::error_log::Failure;
 
 /// The lanes of a reactor, by place. A place is used again when its lane has ended, with another generation.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ mod reactor;
 pub use connection::{
     AdmissionMessage, Connecting, ConnectionMessage, Left, Moving, PlacementMessage, Placing, Visitor,
 };
-pub use control::{Channel, ControlMessage, Failure, Request, RequestKind};
+pub use control::{Channel, ControlMessage, Request, RequestKind};
 pub use lane::{Answer, Established, Joined, LaneMessage};
 pub use lock::{Lock, LockMessage};
 pub use order::{NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step, StepOutcome};

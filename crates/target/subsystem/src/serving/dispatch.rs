@@ -27,9 +27,10 @@ use crate::io_path::running::{Owner, Running, Step, Supply};
 use crate::io_path::stopwatch::Stage;
 use crate::messages::key_value::arriving::Intake;
 use crate::messages::key_value::digested::{self, Digested};
-use crate::messages::message::{ControlMessage, Failure, Message, Request, RequestKind};
+use crate::messages::message::{ControlMessage, Message, Request, RequestKind};
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
+use crate::objects::controller::error_log::Failure;
 
 /// Maximum data of admin and Fabrics commands, bytes.
 const CONTROL_DATA_BYTES_MAX: u32 = 8192;

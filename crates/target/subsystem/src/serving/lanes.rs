@@ -29,13 +29,14 @@ use crate::io_path::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure,
 use crate::io_path::lane_table::{LaneTable, Swept};
 use crate::io_path::running::{Owner, Step};
 use crate::messages::message::{
-    AdmissionMessage, Answer, ControlMessage, Failure, Joined, Message, PlacementMessage, Request,
-    RequestKind, Visitor,
+    AdmissionMessage, Answer, ControlMessage, Joined, Message, PlacementMessage, Request, RequestKind,
+    Visitor,
 };
 use crate::messages::state::{BusyPollState, ReactorState};
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
 use crate::names::listener_gate::{ListenerGate, Passage};
+use crate::objects::controller::error_log::Failure;
 use crate::objects::namespace_table::NamespaceTable;
 
 /// Interval of the sweep that releases memory of lanes which took in no command since the one before, ns.

@@ -1,9 +1,10 @@
 //! Whatever hosts send, in whatever order lanes, reactors and the operator act: nothing panics, and every
 //! command gets exactly one answer.
 
+use nvlane_subsystem::controller::error_log::Failure;
 use nvlane_subsystem::lane_id::LaneId;
 use nvlane_subsystem::message::{
-    Failure, LaneMessage, Message, OrderKind, ReactorMessage, Request, RequestKind, Step,
+    LaneMessage, Message, OrderKind, ReactorMessage, Request, RequestKind, Step,
 };
 use nvlane_subsystem::subsystem::Access;
 use proptest::prelude::*;

@@ -1,6 +1,7 @@
 //! Log pages and features beyond what hosts ask in their first minutes. wire §11, §12, hostile inputs M2, M3, Q14
 
-use nvlane_subsystem::message::{Failure, Request, RequestKind};
+use nvlane_subsystem::controller::error_log::Failure;
+use nvlane_subsystem::message::{Request, RequestKind};
 use proptest::prelude::*;
 use wire::feature::{Fid, GetFeatures, HostBehavior, NumberOfQueues, TemperatureThreshold, Timestamp};
 use wire::id::{Csi, Nsid, Qid};

@@ -28,13 +28,14 @@ use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::audit::Event;
 use crate::control_plane::admin::abort::{self, Aborting};
 use crate::control_plane::admin::{Outcome, Reply, reply_dw0};
-use crate::messages::message::{Failure, LaneMessage, Message, ReactorMessage};
+use crate::messages::message::{LaneMessage, Message, ReactorMessage};
 use crate::names::lane_counters::{LaneCounters, LaneTotals};
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
 use crate::names::limits::Limits;
 use crate::objects::access::{Concerned, HostRights, Right};
 use crate::objects::catalog::Catalog;
+use crate::objects::controller::error_log::Failure;
 use crate::objects::controller::features::Features;
 use crate::objects::controller::{
     AnaContent, ControllerKey, ControllerKind, ControllerRecord, Life, PendingAbort, Transition,

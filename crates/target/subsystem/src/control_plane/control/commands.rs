@@ -11,12 +11,12 @@ use super::outputs::Outputs;
 use crate::control_plane::admin::{
     Outcome, Reply, Surroundings, get_features, get_log_page, identify, set_features,
 };
-use crate::messages::message::Failure;
 use crate::names::lane_counters::LaneTotals;
 use crate::names::lane_id::CommandId;
 use crate::names::limits::Limits;
 use crate::objects::access::Right;
 use crate::objects::catalog::Catalog;
+use crate::objects::controller::error_log::Failure;
 use crate::objects::controller::{ControllerKey, ControllerKind, EventRequest};
 
 /// Executes the commands of connected queues that reach the control plane.

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use proto::Slot;
 use reactor::ListenerTag;
 use security::exponentiation::Exponentiated;
-use wire::id::Qid;
 use wire::sqe::Sqe;
-use wire::status::Status;
 
 use super::order::Order;
 use crate::audit::TlsInUse;
 use crate::names::lane_counters::LaneCounters;
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
+use crate::objects::controller::error_log::Failure;
 
 /// A message to the control plane.
 #[derive(Debug)]
@@ -119,19 +118,4 @@ impl Channel {
     pub(crate) const fn is_clear(&self) -> bool {
         matches!(self, Self::Clear | Self::ClearForKey)
     }
-}
-
-/// An entry for the error log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The queue.
-    pub qid: Qid,
-    /// The command.
-    pub cid: u16,
-    /// Its status.
-    pub status: Status,
-    /// Its namespace, 0 if it has none.
-    pub nsid: u32,
-    /// Its first block, 0 if it has none.
-    pub lba: u64,
 }

@@ -3,14 +3,28 @@
 use std::collections::VecDeque;
 
 use wire::discovery::TransportType;
+use wire::id::Qid;
 use wire::log::error::{ERROR_ENTRY_BYTES, ErrorEntry};
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::messages::message::Failure;
-
 /// No parameter is at fault, or it is unknown.
 const NO_PARAMETER: u16 = 0xFFFF;
+
+/// An entry for the error log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The queue.
+    pub qid: Qid,
+    /// The command.
+    pub cid: u16,
+    /// Its status.
+    pub status: Status,
+    /// Its namespace, 0 if it has none.
+    pub nsid: u32,
+    /// Its first block, 0 if it has none.
+    pub lba: u64,
+}
 
 /// The latest errors of a controller, and their total number.
 #[derive(Debug)]
@@ -69,8 +83,6 @@ impl ErrorLog {
 
 #[cfg(test)]
 mod tests {
-    use wire::id::Qid;
-
     use super::*;
 
     fn failure(cid: u16, status: Status) -> Failure {
