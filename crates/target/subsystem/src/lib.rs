@@ -3,24 +3,24 @@
 //! Reactors run lanes: sockets, queue pairs and the I/O of their commands. Reactor 0 also runs the control plane, which
 //! owns all singleton state: subsystems, controllers, the configuration. They communicate through mailboxes.
 //!
-//! The modules below are listed from the top floor down: a group uses those under it.
+//! Imports between the groups go downward, from each to those behind it. `cargo xtask circles` checks it.
+//!
+//! ```text
+//! server ▶ operator ▶ config, serving ▶ control_plane ▶ io_path ▶ messages ▶ objects ▶ audit ▶ names
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
-pub mod server;
-mod serving;
-
+pub mod audit;
 pub mod config;
-pub mod operator;
-
 mod control_plane;
 mod io_path;
-
-pub mod audit;
-
 mod messages;
 mod names;
 mod objects;
+pub mod operator;
+pub mod server;
+mod serving;
 
 pub use control_plane::{admin, control, placement};
 pub use messages::{key_value, message, state};
