@@ -21,6 +21,7 @@ use crate::control_plane::admission::MemcachedCounters;
 use crate::control_plane::control::Control;
 use crate::control_plane::placement::Placement;
 use crate::io_path::attached::AttachedIndex;
+use crate::io_path::commands::Commands;
 use crate::io_path::exclusion::{Audience, LockManager};
 use crate::io_path::executor::Executor;
 use crate::io_path::fused::FusedExecutor;
@@ -78,6 +79,7 @@ pub struct Serving {
     reactor: u16,
     /// By index of the socket: the place of its lane, or with [`MEMCACHED`] that of its memcached connection.
     by_socket: Vec<u32>,
+    commands: Commands,
     lanes: LaneServer,
     memcached: MemcachedConnections,
     /// Memcached connections of all reactors that watch events.
@@ -107,14 +109,15 @@ impl Serving {
         reactor: u16,
         home: Option<Home>,
     ) -> Self {
-        let mut lanes = LaneServer::new(settings, Arc::clone(&gate), reactor);
-        lanes.commands.namespaces.watchers = Arc::clone(&memcached_counters.watchers);
+        let mut commands = Commands::new(settings.limits, reactor);
+        commands.namespaces.watchers = Arc::clone(&memcached_counters.watchers);
         Self {
             reactor,
             by_socket: Vec::new(),
             watchers: Arc::clone(&memcached_counters.watchers),
             was_watched: false,
-            lanes,
+            commands,
+            lanes: LaneServer::new(settings, Arc::clone(&gate), reactor),
             memcached: MemcachedConnections::new(memcached_counters, &settings, Arc::clone(&gate)),
             home,
             gate,
@@ -128,7 +131,7 @@ impl Serving {
 
     /// Reports to the control plane once that nothing of an older table is in use.
     fn report_table(&mut self, io: &mut impl Io<Message>) {
-        if let Some(version) = self.lanes.commands.namespaces.settled_version()
+        if let Some(version) = self.commands.namespaces.settled_version()
             && version > self.table_version_told
         {
             self.table_version_told = version;
@@ -138,8 +141,8 @@ impl Serving {
 
     /// Reports ranges in which no write is in flight any more, to the fused commands of any reactor that wait for it.
     fn report_quiet(&mut self, io: &mut impl Io<Message>) {
-        let running = &self.lanes.commands.running;
-        let namespaces = &mut self.lanes.commands.namespaces;
+        let running = &self.commands.running;
+        let namespaces = &mut self.commands.namespaces;
         for holder in namespaces.take_released() {
             io.post(0, Message::Lock(LockMessage::Excluded(holder)));
         }
@@ -155,21 +158,21 @@ impl Serving {
 
     fn on_lock(&mut self, io: &mut impl Io<Message>, message: LockMessage) {
         match message {
-            LockMessage::Exclude(lock) => match self.lanes.commands.namespaces.by_id(lock.namespace) {
+            LockMessage::Exclude(lock) => match self.commands.namespaces.by_id(lock.namespace) {
                 Some(at) => {
-                    self.lanes.commands.namespaces.blocks_mut(at).exclusions.exclude(&lock);
+                    self.commands.namespaces.blocks_mut(at).exclusions.exclude(&lock);
                     self.report_quiet(io);
                 }
                 // Not attached here, so nothing of it runs here.
                 None => io.post(0, Message::Lock(LockMessage::Excluded(lock.holder))),
             },
             LockMessage::Release(lock) => {
-                if let Some(at) = self.lanes.commands.namespaces.by_id(lock.namespace) {
-                    self.lanes.commands.namespaces.blocks_mut(at).exclusions.release(lock.holder);
+                if let Some(at) = self.commands.namespaces.by_id(lock.namespace) {
+                    self.commands.namespaces.blocks_mut(at).exclusions.release(lock.holder);
                 }
             }
             LockMessage::Grant(number) => {
-                FusedExecutor { commands: &mut self.lanes.commands, io }.on_lock_granted(number);
+                FusedExecutor { commands: &mut self.commands, io }.on_lock_granted(number);
             }
             LockMessage::Ask(_) | LockMessage::Excluded(_) | LockMessage::Unlock(_) => {
                 let Some(home) = &mut self.home else { return };
@@ -227,13 +230,13 @@ impl Serving {
     #[cold]
     #[inline(never)]
     fn receive_memcached(&mut self, io: &mut impl Io<Message>, index: u32, socket: SocketId) -> bool {
-        let namespaces = &mut self.lanes.commands.namespaces;
+        let namespaces = &mut self.commands.namespaces;
         self.memcached.receive(io, namespaces, index & !MEMCACHED, socket, &mut self.staging)
     }
 
     /// Adopts memcached connections that waited for a key-value namespace.
     fn let_in(&mut self, io: &mut impl Io<Message>) {
-        while let Some((socket, index)) = self.memcached.next_in(io, &mut self.lanes.commands.namespaces) {
+        while let Some((socket, index)) = self.memcached.next_in(io, &mut self.commands.namespaces) {
             self.index_socket(socket, index);
         }
     }
@@ -246,7 +249,7 @@ impl Serving {
     }
 
     fn on_key_value(&mut self, io: &mut impl Io<Message>, message: KeyValueMessage) {
-        let namespaces = &mut self.lanes.commands.namespaces;
+        let namespaces = &mut self.commands.namespaces;
         match message {
             KeyValueMessage::Request(request) if namespaces.is_to_come(request.namespace) => {
                 self.early.push(request);
@@ -264,8 +267,8 @@ impl Serving {
             }
             KeyValueMessage::ToMemcached(reply) => self.memcached.on_reply(io, namespaces, reply),
             KeyValueMessage::ToCommand(reply) => {
-                key_value_io::on_reply(&mut self.lanes.commands, io, reply);
-                self.lanes.drain_commands(io);
+                key_value_io::on_reply(&mut self.commands, io, reply);
+                self.lanes.drain_commands(io, &mut self.commands);
             }
         }
     }
@@ -299,9 +302,9 @@ impl Serving {
     #[cold]
     #[inline(never)]
     fn tend_logs(&mut self, io: &mut impl Io<Message>) -> bool {
-        let worked = key_value_io::tend_logs(&mut self.lanes.commands, io);
+        let worked = key_value_io::tend_logs(&mut self.commands, io);
         if worked {
-            self.lanes.drain_commands(io);
+            self.lanes.drain_commands(io, &mut self.commands);
             self.let_in(io);
         }
         worked
@@ -311,7 +314,7 @@ impl Serving {
     #[cold]
     #[inline(never)]
     fn resize_memory(&mut self, io: &mut impl Io<Message>) -> bool {
-        let step = self.lanes.commands.namespaces.resize_step();
+        let step = self.commands.namespaces.resize_step();
         if step == ResizeStep::Waits {
             self.is_resize_waiting = true;
             io.set_timer(io.now_ns() + RESIZE_WAIT_NS, RESIZE_TIMER);
@@ -328,7 +331,7 @@ impl Serving {
             io.post(reactor, MemcachedReply::Watched { session, lines }.into());
         };
         self.memcached.flush_watched(unix_us, &mut post);
-        self.lanes.commands.namespaces.flush_watched(unix_us, &mut post);
+        self.commands.namespaces.flush_watched(unix_us, &mut post);
     }
 
     fn on_control(&mut self, io: &mut impl Io<Message>, message: ControlMessage) {
@@ -348,10 +351,12 @@ impl Serving {
 
     fn on_lane_message(&mut self, io: &mut impl Io<Message>, message: LaneMessage) {
         match message {
-            LaneMessage::Answer(answer) => self.lanes.on_answer(io, *answer),
-            LaneMessage::End(id) => self.lanes.end(io, id),
-            LaneMessage::Abort { lane, cid, asked_by } => self.lanes.on_abort(io, lane, cid, asked_by),
-            LaneMessage::Authenticated(id, joined) => self.lanes.join(io, id, *joined),
+            LaneMessage::Answer(answer) => self.lanes.on_answer(io, &mut self.commands, *answer),
+            LaneMessage::End(id) => self.lanes.end(io, &mut self.commands, id),
+            LaneMessage::Abort { lane, cid, asked_by } => {
+                self.lanes.on_abort(io, &mut self.commands, lane, cid, asked_by);
+            }
+            LaneMessage::Authenticated(id, joined) => self.lanes.join(io, &mut self.commands, id, *joined),
             LaneMessage::SetDoorbell(id, policy) => {
                 if let Some(lane) = self.lanes.lanes.by_id(id) {
                     lane.set_doorbell(policy);
@@ -363,7 +368,7 @@ impl Serving {
     fn on_reactor_message(&mut self, io: &mut impl Io<Message>, message: ReactorMessage) {
         match message {
             ReactorMessage::Table(table) => {
-                self.lanes.on_table(io, table, self.reactor);
+                self.lanes.on_table(io, &mut self.commands, table, self.reactor);
                 for request in std::mem::take(&mut self.early) {
                     self.on_key_value(io, request.into());
                 }
@@ -371,8 +376,8 @@ impl Serving {
                 self.report_table(io);
             }
             ReactorMessage::Flush { subsystem, asked_by } => {
-                Executor { commands: &mut self.lanes.commands, io }.flush_all(subsystem, asked_by);
-                self.lanes.drain_commands(io);
+                Executor { commands: &mut self.commands, io }.flush_all(subsystem, asked_by);
+                self.lanes.drain_commands(io, &mut self.commands);
             }
             ReactorMessage::Listen(tag, listener) => {
                 if tag & MEMCACHED != 0 {
@@ -389,15 +394,16 @@ impl Serving {
                 }
             }
             ReactorMessage::Describe(to) => {
-                self.lanes.commands.namespaces.report_needed_memory();
+                self.commands.namespaces.report_needed_memory();
                 let placement = self.home.as_ref().map(|home| (&home.placement).into());
                 // The send fails if the operator has given up waiting.
-                let _ = to.send(ReactorReport { reactor: self.lanes.describe(io), placement });
+                let _ =
+                    to.send(ReactorReport { reactor: self.lanes.describe(io, &self.commands), placement });
             }
             ReactorMessage::Stop => {
                 self.is_stopping = true;
                 self.memcached.close_all(io);
-                key_value_io::stop_logs(&mut self.lanes.commands, io);
+                key_value_io::stop_logs(&mut self.commands, io);
             }
         }
     }
@@ -410,11 +416,15 @@ impl Serving {
                 self.let_in(io);
             }
             ConnectionMessage::Adopt(connection, listener, napi) => {
-                if let Some((socket, index)) = self.lanes.adopt(io, connection, listener, napi) {
+                if let Some((socket, index)) =
+                    self.lanes.adopt(io, &mut self.commands, connection, listener, napi)
+                {
                     self.index_socket(socket, index);
                 }
             }
-            ConnectionMessage::HandOver { to, connect } => self.lanes.hand_over(io, to, *connect),
+            ConnectionMessage::HandOver { to, connect } => {
+                self.lanes.hand_over(io, &mut self.commands, to, *connect);
+            }
             ConnectionMessage::TakeOver(moving) => {
                 if let Some((socket, index)) = self.lanes.take_over(io, *moving) {
                     self.index_socket(socket, index);
@@ -428,7 +438,7 @@ impl Application for Serving {
     type Message = Message;
 
     fn on_start(&mut self, io: &mut impl Io<Message>) {
-        self.lanes.commands.set_aside(io.pool());
+        self.commands.set_aside(io.pool());
         self.drain_control(io);
     }
 
@@ -460,7 +470,7 @@ impl Application for Serving {
         if index & MEMCACHED != 0 {
             return self.receive_memcached(io, index, socket);
         }
-        self.lanes.receive(io, index, socket, &mut self.staging)
+        self.lanes.receive(io, &mut self.commands, index, socket, &mut self.staging)
     }
 
     fn on_writable(&mut self, io: &mut impl Io<Message>, socket: SocketId) {
@@ -474,12 +484,12 @@ impl Application for Serving {
     }
 
     fn on_completion(&mut self, io: &mut impl Io<Message>, completion: Completion) {
-        self.lanes.commands.on_completion(io, completion);
+        self.commands.on_completion(io, completion);
     }
 
     fn on_timer(&mut self, io: &mut impl Io<Message>, token: Token) {
         if token & TICKET_TIMER != 0 {
-            self.lanes.commands.on_timer(io, Ticket(token & !TICKET_TIMER));
+            self.commands.on_timer(io, Ticket(token & !TICKET_TIMER));
         } else if token == CONTROL_TIMER {
             let now_ns = io.now_ns();
             if let Some(home) = &mut self.home {
@@ -494,7 +504,7 @@ impl Application for Serving {
         } else if token == MEMCACHED_TIMER {
             self.memcached.sweep(io);
         } else if token == PRESSURE_TIMER {
-            self.lanes.relieve_pressure(io);
+            self.lanes.relieve_pressure(io, &mut self.commands);
         } else if token == WINDOW_TIMER {
             // The end of the turn continues what waits.
         } else if token == RESIZE_TIMER {
@@ -502,7 +512,7 @@ impl Application for Serving {
         } else {
             let index = u32::try_from(token & 0xffff_ffff).expect("masked");
             let generation = u32::try_from(token >> 32).expect("30 bits");
-            self.lanes.on_lane_timer(io, index, generation);
+            self.lanes.on_lane_timer(io, &mut self.commands, index, generation);
         }
     }
 
@@ -524,19 +534,19 @@ impl Application for Serving {
     }
 
     fn on_turn_end(&mut self, io: &mut impl Io<Message>) -> bool {
-        let mut worked = self.lanes.drain_commands(io);
-        if self.lanes.commands.namespaces.has_logs {
+        let mut worked = self.lanes.drain_commands(io, &mut self.commands);
+        if self.commands.namespaces.has_logs {
             worked |= self.tend_logs(io);
         }
-        if self.lanes.commands.namespaces.is_resizing && !self.is_resize_waiting {
+        if self.commands.namespaces.is_resizing && !self.is_resize_waiting {
             worked |= self.resize_memory(io);
         }
-        worked |= self.lanes.end_turn(io);
+        worked |= self.lanes.end_turn(io, &mut self.commands);
         while let Some((index, socket)) = self.memcached.next_with_input() {
             worked |= self.receive_memcached(io, index, socket);
         }
         if self.memcached.has_work() {
-            self.memcached.flush(io, &mut self.lanes.commands.namespaces);
+            self.memcached.flush(io, &mut self.commands.namespaces);
             worked = true;
         }
         let is_watched = self.watchers.is_watched();
@@ -545,15 +555,15 @@ impl Application for Serving {
             self.post_watched(io);
             self.was_watched = is_watched;
         }
-        self.lanes.commands.namespaces.report_usage(io.now_ns(), worked);
-        if self.lanes.commands.table_settled {
-            self.lanes.commands.table_settled = false;
+        self.commands.namespaces.report_usage(io.now_ns(), worked);
+        if self.commands.table_settled {
+            self.commands.table_settled = false;
             self.report_table(io);
         }
-        if self.lanes.commands.namespaces.has_exclusions() {
+        if self.commands.namespaces.has_exclusions() {
             self.report_quiet(io);
         }
-        if self.is_stopping && key_value_io::have_logs_stopped(&mut self.lanes.commands.namespaces) {
+        if self.is_stopping && key_value_io::have_logs_stopped(&mut self.commands.namespaces) {
             tracing::debug!(reactor = self.reactor, held = ?self.held(), "reactor stops");
             io.stop();
         }

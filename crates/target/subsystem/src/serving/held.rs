@@ -10,7 +10,7 @@ impl Serving {
     /// connection and its work have ended.
     #[must_use]
     pub fn held(&self) -> Vec<(&'static str, usize)> {
-        let commands = &self.lanes.commands;
+        let commands = &self.commands;
         let mut all = vec![
             ("lanes", self.lanes.lanes.count()),
             ("lanes that wait for buffers", commands.quota.waiting_count()),

@@ -52,13 +52,12 @@ const ALL_BYTES_MAX: u64 = 512 << 10;
 /// Unsent bytes of a lane that is flushed although the budget of the turn is spent.
 const LITTLE_BYTES_MAX: usize = 256 << 10;
 
-/// The lanes of a reactor, and their commands.
+/// The lanes of a reactor.
 pub(super) struct LaneServer {
     settings: ServingSettings,
     tls: Arc<ListenerGate>,
     reactor: u16,
     pub(super) lanes: LaneTable,
-    pub(super) commands: Commands,
     /// Bytes that lanes have sent in this turn.
     sent_bytes: u64,
     has_notice_timer: bool,
@@ -88,7 +87,6 @@ impl LaneServer {
             tls,
             reactor,
             lanes: LaneTable::new(reactor, settings.unconnected_count_max, settings.reactor_count),
-            commands: Commands::new(settings.limits, reactor),
             sent_bytes: 0,
             has_notice_timer: false,
             pressure: PressureWatch::default(),
@@ -101,28 +99,23 @@ impl LaneServer {
     }
 
     #[inline]
-    fn dispatcher<'a, I>(&'a mut self, io: &'a mut I) -> Dispatcher<'a, I> {
-        Dispatcher {
-            io,
-            lanes: &mut self.lanes,
-            commands: &mut self.commands,
-            timeouts: &self.settings.timeouts,
-        }
+    fn dispatcher<'a, I>(&'a mut self, io: &'a mut I, commands: &'a mut Commands) -> Dispatcher<'a, I> {
+        Dispatcher { io, lanes: &mut self.lanes, commands, timeouts: &self.settings.timeouts }
     }
 
     /// Acts on the outcome of a lane event.
     #[inline]
-    fn follow_up(&mut self, io: &mut impl Io<Message>, index: u32, after: After) {
+    fn follow_up(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32, after: After) {
         match after {
             After::Nothing => {}
-            After::Flush => self.on_full(io, index),
-            After::FlushValues => self.on_full_of_values(io, index),
-            After::Close => self.close(io, index),
-            After::Remove => self.remove_if_idle(io, index),
-            After::Connect(request) => self.post_connect(io, index, *request),
+            After::Flush => self.on_full(io, commands, index),
+            After::FlushValues => self.on_full_of_values(io, commands, index),
+            After::Close => self.close(io, commands, index),
+            After::Remove => self.remove_if_idle(io, commands, index),
+            After::Connect(request) => self.post_connect(io, commands, index, *request),
             After::End => {
                 if let Some(id) = self.lanes.get(index).map(|lane| lane.id) {
-                    self.end(io, id);
+                    self.end(io, commands, id);
                 }
             }
         }
@@ -132,12 +125,13 @@ impl LaneServer {
     pub(super) fn adopt(
         &mut self,
         io: &mut impl Io<Message>,
+        commands: &mut Commands,
         connection: Connection,
         listener: ListenerTag,
         napi: Option<NonZeroU32>,
     ) -> Option<(SocketId, u32)> {
         let (socket, index) = self.begin_lane(io, connection, listener, napi, false)?;
-        self.count_unconnected(io, index);
+        self.count_unconnected(io, commands, index);
         Some((socket, index))
     }
 
@@ -198,18 +192,24 @@ impl LaneServer {
     }
 
     /// Counts a lane among those that no queue belongs to. If their number exceeds its limit, the oldest one is closed.
-    fn count_unconnected(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn count_unconnected(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         if let Some(oldest) = lists.on_unconnected(lane) {
             if let Some(lane) = self.lanes.get_mut(oldest) {
                 lane.end.get_or_insert(LaneEnd::Target(reason::MADE_ROOM));
                 lane.complain(io, reason::MADE_ROOM, None);
             }
-            self.close(io, oldest);
+            self.close(io, commands, oldest);
         }
     }
 
-    pub(super) fn on_lane_timer(&mut self, io: &mut impl Io<Message>, index: u32, generation: u32) {
+    pub(super) fn on_lane_timer(
+        &mut self,
+        io: &mut impl Io<Message>,
+        commands: &mut Commands,
+        index: u32,
+        generation: u32,
+    ) {
         let now_ns = io.now_ns();
         let Some(lane) = self.lanes.get_mut(index).filter(|lane| lane.id.generation == generation) else {
             return;
@@ -218,29 +218,36 @@ impl LaneServer {
             return;
         }
         let awaits_data = lane.deadlines.is_on(Wait::Data);
-        let asked_since_ns =
-            if awaits_data { lane.asked_since_ns(&self.commands.running, now_ns) } else { None };
+        let asked_since_ns = if awaits_data { lane.asked_since_ns(&commands.running, now_ns) } else { None };
         lane.deadlines.set(Wait::Data, asked_since_ns);
         if lane.held.is_some() {
             // Its socket is not read: the rest of a record may have come.
             lane.deadlines.stop(Wait::Record);
         }
         match lane.deadlines.next(&self.settings.timeouts) {
-            Some((deadline_ns, wait)) if deadline_ns <= now_ns => self.expel(io, index, wait.reason()),
+            Some((deadline_ns, wait)) if deadline_ns <= now_ns => {
+                self.expel(io, commands, index, wait.reason());
+            }
             _ => lane.arm_timer(io, &self.settings.timeouts),
         }
     }
 
     /// Closes a lane whose peer missed a deadline, and reports it at once: the association ends before the commands of
     /// the lane that a backend still has, because its other lanes may hold buffers, and its host may reconnect.
-    fn expel(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
+    fn expel(
+        &mut self,
+        io: &mut impl Io<Message>,
+        commands: &mut Commands,
+        index: u32,
+        reason: &'static str,
+    ) {
         if let Some(lane) = self.lanes.get_mut(index).filter(|lane| lane.socket().is_some()) {
             lane.complain(io, reason, None);
             lane.end.get_or_insert(LaneEnd::Target(reason));
             let request = Request { lane: lane.id, kind: RequestKind::Expelled(reason) };
             io.post(0, Message::Control(ControlMessage::Request(request)));
         }
-        self.close(io, index);
+        self.close(io, commands, index);
     }
 
     /// Receives within the turn's budget, and acts on the input. Returns whether there was any.
@@ -248,6 +255,7 @@ impl LaneServer {
     pub(super) fn receive(
         &mut self,
         io: &mut impl Io<Message>,
+        commands: &mut Commands,
         index: u32,
         socket: SocketId,
         staging: &mut [u8],
@@ -260,7 +268,7 @@ impl LaneServer {
         while turn.goes_on() || self.has_tls_input(index) {
             // A lane whose input is held back does not receive.
             let is_paused = worked && self.lanes.get(index).is_none_or(|lane| lane.held.is_some());
-            if is_paused || !self.receive_once(io, index, staging, &mut turn) {
+            if is_paused || !self.receive_once(io, commands, index, staging, &mut turn) {
                 break;
             }
             worked = true;
@@ -312,6 +320,7 @@ impl LaneServer {
     fn receive_once(
         &mut self,
         io: &mut impl Io<Message>,
+        commands: &mut Commands,
         index: u32,
         staging: &mut [u8],
         turn: &mut ReceiveTurn,
@@ -346,10 +355,10 @@ impl LaneServer {
                 if placed > 0
                     && let Err(violation) = lane.queue.on_placed(placed)
                 {
-                    self.on_violation(io, index, violation);
+                    self.on_violation(io, commands, index, violation);
                     return true;
                 }
-                self.take_in(io, index, &staging[..count - placed], arrived_ns);
+                self.take_in(io, commands, index, &staging[..count - placed], arrived_ns);
                 true
             }
             Received::Dry => {
@@ -359,20 +368,27 @@ impl LaneServer {
             }
             Received::Ended => {
                 lane.end.get_or_insert(LaneEnd::Host);
-                self.close(io, index);
+                self.close(io, commands, index);
                 true
             }
             Received::Failed(error) => {
                 tracing::debug!(%error, peer = ?lane.peer, "connection broken");
                 lane.end.get_or_insert(LaneEnd::Lost);
-                self.close(io, index);
+                self.close(io, commands, index);
                 true
             }
         }
     }
 
     /// Acts on received bytes that had arrived by `arrived_ns`.
-    fn take_in(&mut self, io: &mut impl Io<Message>, index: u32, mut input: &[u8], arrived_ns: u64) {
+    fn take_in(
+        &mut self,
+        io: &mut impl Io<Message>,
+        commands: &mut Commands,
+        index: u32,
+        mut input: &[u8],
+        arrived_ns: u64,
+    ) {
         let now_ns = io.now_ns();
         let mut had_command = false;
         loop {
@@ -389,7 +405,7 @@ impl LaneServer {
             let needs_stable_copy = lane.needs_stable_copy();
             match lane.queue.next_event(&mut input) {
                 Ok(None) => break,
-                Err(violation) => return self.on_violation(io, index, violation),
+                Err(violation) => return self.on_violation(io, commands, index, violation),
                 Ok(Some(Event::Initialised(agreement))) => {
                     tracing::debug!(peer = ?lane.peer, ?agreement, "connection initialised");
                     lane.enter(LaneState::Unconnected { refused_count: 0 }, now_ns);
@@ -411,23 +427,23 @@ impl LaneServer {
                         let owner = Owner::Lane { index, generation, slot };
                         let caller = Caller { owner, view, needs_stable_copy };
                         let followed_ns = lane.watch.follows_next().then(|| io.clock_ns());
-                        let mut executor = Executor { commands: &mut self.commands, io: &mut *io };
+                        let mut executor = Executor { commands, io: &mut *io };
                         let begun = executor.begin(&caller, &sqe, data);
-                        let mut dispatcher = self.dispatcher(io);
+                        let mut dispatcher = self.dispatcher(io, commands);
                         if let Some(begun_ns) = followed_ns {
                             dispatcher.follow(index, slot, begun_ns, &begun);
                         }
                         let after = dispatcher.on_begun(index, slot, &sqe, begun);
-                        self.follow_up(io, index, after);
+                        self.follow_up(io, commands, index, after);
                         continue;
                     }
                     let data: Box<[u8]> = data.into();
-                    let after = self.dispatcher(io).on_rare_command(index, slot, &sqe, data);
-                    self.follow_up(io, index, after);
+                    let after = self.dispatcher(io, commands).on_rare_command(index, slot, &sqe, data);
+                    self.follow_up(io, commands, index, after);
                 }
                 Ok(Some(Event::DataReceived { slot, is_intact })) => {
-                    let after = self.dispatcher(io).on_data_received(index, slot, is_intact);
-                    self.follow_up(io, index, after);
+                    let after = self.dispatcher(io, commands).on_data_received(index, slot, is_intact);
+                    self.follow_up(io, commands, index, after);
                 }
                 Ok(Some(Event::Refused { cid, status })) => {
                     let failure = Failure { qid: lane.state.qid(), cid, status, nsid: 0, lba: 0 };
@@ -435,8 +451,8 @@ impl LaneServer {
                     if status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
                         lane.complain(io, reason::DATA_DIGEST, None);
                     }
-                    self.dispatcher(io).break_pair(index);
-                    self.dispatcher(io).post_superseded(index);
+                    self.dispatcher(io, commands).break_pair(index);
+                    self.dispatcher(io, commands).post_superseded(index);
                 }
             }
         }
@@ -467,7 +483,13 @@ impl LaneServer {
         }
     }
 
-    fn on_violation(&mut self, io: &mut impl Io<Message>, index: u32, violation: Violation) {
+    fn on_violation(
+        &mut self,
+        io: &mut impl Io<Message>,
+        commands: &mut Commands,
+        index: u32,
+        violation: Violation,
+    ) {
         let now_ns = io.now_ns();
         let Some(lane) = self.lanes.get_mut(index) else { return };
         lane.complain(io, reason_of(violation), None);
@@ -477,47 +499,47 @@ impl LaneServer {
         });
         tracing::debug!(peer = ?lane.peer, qid = %lane.state.qid(), %violation, "peer broke the transport protocol");
         if !lane.queue.fail(violation) {
-            return self.close(io, index);
+            return self.close(io, commands, index);
         }
         lane.begin_closing(ClosingStep::Terminating, now_ns);
-        self.abandon_commands(index);
+        self.abandon_commands(commands, index);
         if let Some((lane, lists)) = self.lanes.entry(index) {
             lists.mark_dirty(lane);
             lane.arm_timer(io, &self.settings.timeouts);
         }
-        self.count_unconnected(io, index);
+        self.count_unconnected(io, commands, index);
     }
 
     /// Forgets the commands of a lane that is closing, and counts those that a backend still has.
-    fn abandon_commands(&mut self, index: u32) {
+    fn abandon_commands(&mut self, commands: &mut Commands, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         for ticket in lane.tickets() {
-            self.commands.abandon(ticket);
+            commands.abandon(ticket);
         }
         lane.held = None;
         lane.queue.clear(|_| {});
         lane.deadlines.stop(Wait::Data);
-        let in_flight = self.commands.count_of_lane(index, lane.id.generation);
+        let in_flight = commands.count_of_lane(index, lane.id.generation);
         if let Some(closing) = lane.state.closing() {
             closing.in_flight = in_flight;
         }
-        self.commands.quota.forget(index);
+        commands.quota.forget(index);
     }
 
     /// Closes a lane's socket, and removes the lane once none of its commands is in flight.
-    fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn close(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         lists.on_connected(lane);
         if lane.close(io) {
             lane.queue.caravan().clear(drop);
-            self.abandon_commands(index);
+            self.abandon_commands(commands, index);
         }
-        self.remove_if_idle(io, index);
+        self.remove_if_idle(io, commands, index);
     }
 
     /// Ends a lane by order of the control plane, or after a refusal: its socket is closed when the commands that it has started have
     /// ended, so that the host cannot write elsewhere before.
-    pub(super) fn end(&mut self, io: &mut impl Io<Message>, id: LaneId) {
+    pub(super) fn end(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, id: LaneId) {
         let (now_ns, index) = (io.now_ns(), id.index);
         let entry = self.lanes.entry(index).filter(|(lane, _)| lane.id == id);
         let Some((lane, lists)) = entry else { return };
@@ -529,24 +551,24 @@ impl LaneServer {
         if let Some(socket) = lane.socket() {
             io.pause(socket);
         }
-        self.abandon_commands(index);
+        self.abandon_commands(commands, index);
         // Queued responses are flushed once, Disconnect's above all; what the socket does not take is dropped.
         if let Some(lane) = self.lanes.get_mut(index) {
             let _ = lane.flush(io);
         }
-        self.remove_if_idle(io, index);
+        self.remove_if_idle(io, commands, index);
     }
 
     /// Removes a lane that is closed, or ends, once none of its commands is in flight.
-    fn remove_if_idle(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn remove_if_idle(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
         let Some(closing) = self.lanes.get_mut(index).and_then(|lane| lane.state.closing()) else { return };
         match closing.step {
             _ if closing.in_flight > 0 => return,
             ClosingStep::Terminating => return,
             ClosingStep::Ending | ClosingStep::Closed => {}
         }
-        self.commands.quota.forget(index);
-        self.commands.set_association(index, None);
+        commands.quota.forget(index);
+        commands.set_association(index, None);
         let Some(mut lane) = self.lanes.remove(index) else { return };
         lane.close_socket(io);
         tracing::debug!(peer = ?lane.peer, qid = %lane.state.qid(), "lane ended");
@@ -575,14 +597,14 @@ impl LaneServer {
     }
 
     /// Flushes every lane with bytes to send whose doorbell rings.
-    fn ring(&mut self, io: &mut impl Io<Message>) {
+    fn ring(&mut self, io: &mut impl Io<Message>, commands: &mut Commands) {
         let now_ns = io.now_ns();
         let mut dirty = self.lanes.lists.dirty.take();
         let mut waiting_count = 0;
         let mut count_before_full = None;
         dirty.retain(|&index| {
             let Some(lane) = self.lanes.get_mut(index) else { return false };
-            let waits = !lane.is_due(now_ns) || self.flush(io, index) == Flushed::Left;
+            let waits = !lane.is_due(now_ns) || self.flush(io, commands, index) == Flushed::Left;
             if waits {
                 waiting_count += 1;
             } else if let Some(lane) = self.lanes.get_mut(index) {
@@ -602,29 +624,29 @@ impl LaneServer {
 
     /// Enough bytes wait on a lane to flush it before the turn ends. A caravan that is leaving continues at the end of
     /// the turn, or when the socket has room; until then its bytes are only counted.
-    fn on_full(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn on_full(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         if !lane.queue.caravan().is_leaving() {
-            self.flush(io, index);
+            self.flush(io, commands, index);
         } else if lane.needs_stable_copy() || lane.deadlines.is_on(Wait::Read) {
-            self.on_unsent(io, index);
+            self.on_unsent(io, commands, index);
         }
     }
 
     /// As above for values: bytes that the turn's budget leaves out hold buffers, or memory of the store.
     #[cold]
-    fn on_full_of_values(&mut self, io: &mut impl Io<Message>, index: u32) {
-        self.on_full(io, index);
+    fn on_full_of_values(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
+        self.on_full(io, commands, index);
         if self.lanes.get_mut(index).is_some_and(|lane| lane.queue.caravan().is_leaving()) {
-            self.on_unsent(io, index);
+            self.on_unsent(io, commands, index);
         }
     }
 
     /// Flushes a lane, as far as its socket has room and the turn's budget allows.
-    fn flush(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
+    fn flush(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) -> Flushed {
         let Some((lane, lists)) = self.lanes.entry(index) else { return Flushed::Empty };
         if self.sent_bytes >= ALL_BYTES_MAX && lane.queue.caravan().unsent_bytes() > LITTLE_BYTES_MAX {
-            return self.put_off(io, index);
+            return self.put_off(io, commands, index);
         }
         let before = lane.counters.sent_bytes.get();
         let flushed = lane.flush(io);
@@ -637,17 +659,17 @@ impl LaneServer {
                     io.finish(socket);
                 }
                 if lane.is_behind {
-                    self.on_unsent(io, index);
+                    self.on_unsent(io, commands, index);
                 }
             }
             Flushed::Blocked => {
                 lane.arm_timer(io, &self.settings.timeouts);
-                self.on_unsent(io, index);
+                self.on_unsent(io, commands, index);
             }
             Flushed::Left => {
                 lists.mark_dirty(lane);
                 if lane.is_behind {
-                    self.on_unsent(io, index);
+                    self.on_unsent(io, commands, index);
                 }
             }
             Flushed::Broken => {
@@ -655,7 +677,7 @@ impl LaneServer {
                     Self::on_tls(io, lane);
                 }
                 lane.end.get_or_insert(LaneEnd::Lost);
-                self.close(io, index);
+                self.close(io, commands, index);
             }
         }
         self.await_notices(io, index);
@@ -664,11 +686,11 @@ impl LaneServer {
 
     /// Leaves the waiting bytes of a lane to the next turn.
     #[cold]
-    fn put_off(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
+    fn put_off(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) -> Flushed {
         let Some((lane, lists)) = self.lanes.entry(index) else { return Flushed::Empty };
         lists.mark_dirty(lane);
         if lane.is_behind || lane.needs_stable_copy() {
-            self.on_unsent(io, index);
+            self.on_unsent(io, commands, index);
         }
         Flushed::Left
     }
@@ -694,11 +716,11 @@ impl LaneServer {
 
     /// A lane's socket has no room for the waiting bytes, or has room again.
     #[cold]
-    fn on_unsent(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn on_unsent(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let unsent_bytes = lane.queue.caravan().unsent_bytes();
         lane.is_behind = unsent_bytes > 0;
-        let holds_back = self.commands.quota.on_unsent(io.pool(), index, unsent_bytes);
+        let holds_back = commands.quota.on_unsent(io.pool(), index, unsent_bytes);
         lane.set_in_line(holds_back);
     }
 
@@ -725,16 +747,16 @@ impl LaneServer {
     }
 
     /// Continues the commands that backends have replied to, and delivers their completions to their lanes.
-    pub(super) fn drain_commands(&mut self, io: &mut impl Io<Message>) -> bool {
+    pub(super) fn drain_commands(&mut self, io: &mut impl Io<Message>, commands: &mut Commands) -> bool {
         let mut worked = false;
         loop {
-            let replied = Executor { commands: &mut self.commands, io: &mut *io }.on_replies();
+            let replied = Executor { commands, io: &mut *io }.on_replies();
             let mut ended_any = false;
-            while let Some(ended) = self.commands.next_ended() {
+            while let Some(ended) = commands.next_ended() {
                 let index = ended.owner.lane();
-                let after = self.dispatcher(io).on_ended(ended);
+                let after = self.dispatcher(io, commands).on_ended(ended);
                 if let Some(index) = index {
-                    self.follow_up(io, index, after);
+                    self.follow_up(io, commands, index, after);
                 }
                 ended_any = true;
             }
@@ -747,16 +769,16 @@ impl LaneServer {
 
     /// Continues commands that waited for buffers, and lanes whose input is held back. Returns whether there may be
     /// more to do.
-    fn go_on(&mut self, io: &mut impl Io<Message>) -> bool {
+    fn go_on(&mut self, io: &mut impl Io<Message>, commands: &mut Commands) -> bool {
         let mut worked = false;
-        if self.commands.has_waiting() {
+        if commands.has_waiting() {
             let caller = |owner| caller_of(&self.lanes, owner);
-            worked = Executor { commands: &mut self.commands, io: &mut *io }.retry(caller);
-            self.drain_commands(io);
-            while let Some(index) = self.commands.quota.next_settled() {
-                self.dispatcher(io).settle(index);
+            worked = Executor { commands, io: &mut *io }.retry(caller);
+            self.drain_commands(io, commands);
+            while let Some(index) = commands.quota.next_settled() {
+                self.dispatcher(io, commands).settle(index);
             }
-            self.pressure.arm(io, &self.commands);
+            self.pressure.arm(io, commands);
         }
         let mut held = self.lanes.lists.held.take();
         held.retain(|&index| {
@@ -765,11 +787,11 @@ impl LaneServer {
             else {
                 return false;
             };
-            let running = self.commands.running.get_mut(ticket);
+            let running = commands.running.get_mut(ticket);
             if running.is_some_and(|running| matches!(running.step, Step::Waiting(_))) {
                 return true;
             }
-            self.resume_input(io, index);
+            self.resume_input(io, commands, index);
             false
         });
         self.lanes.lists.held.put_back(held);
@@ -777,11 +799,11 @@ impl LaneServer {
     }
 
     /// Takes in the input of a lane that was held back, and receives again unless that is held back as well.
-    fn resume_input(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn resume_input(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let Some((held, socket)) = lane.held.take().zip(lane.socket()) else { return };
         let arrived_ns = io.arrived_ns(socket);
-        self.take_in(io, index, &held.backlog, arrived_ns);
+        self.take_in(io, commands, index, &held.backlog, arrived_ns);
         if let Some(lane) = self.lanes.get_mut(index)
             && lane.held.is_none()
             && lane.takes_commands()
@@ -793,22 +815,28 @@ impl LaneServer {
     }
 
     /// Switches to another table of namespaces: each lane reaches those that its host sees from now on.
-    pub(super) fn on_table(&mut self, io: &mut impl Io<Message>, table: Arc<NamespaceTable>, reactor: u16) {
-        self.commands.namespaces.replace(table, reactor.into(), io.moment());
+    pub(super) fn on_table(
+        &mut self,
+        io: &mut impl Io<Message>,
+        commands: &mut Commands,
+        table: Arc<NamespaceTable>,
+        reactor: u16,
+    ) {
+        commands.namespaces.replace(table, reactor.into(), io.moment());
         for queue in self.lanes.iter_mut().filter_map(|lane| lane.state.io_queue_mut()) {
-            queue.on_table(&self.commands.namespaces);
+            queue.on_table(&commands.namespaces);
         }
         // No Submit will come for them.
-        let Commands { collecting, namespaces, .. } = &self.commands;
+        let Commands { collecting, namespaces, .. } = &*commands;
         let is_lost = |(index, generation, nsid, _): &&CollectKey| {
             let view = self.lanes.of_generation(*index, *generation).and_then(Lane::view);
             view.is_some_and(|view| !namespaces.find(view, *nsid).is_keys())
         };
         let lost: Vec<CollectKey> = collecting.keys().filter(is_lost).copied().collect();
-        for ticket in lost.iter().filter_map(|key| self.commands.collecting.remove(key)).collect::<Vec<_>>() {
-            self.commands.end(ticket, Status::INVALID_NAMESPACE.with_dnr(), 0, None);
+        for ticket in lost.iter().filter_map(|key| commands.collecting.remove(key)).collect::<Vec<_>>() {
+            commands.end(ticket, Status::INVALID_NAMESPACE.with_dnr(), 0, None);
         }
-        self.drain_commands(io);
+        self.drain_commands(io, commands);
     }
 
     fn report_failures(&mut self, io: &mut impl Io<Message>) {
@@ -820,7 +848,7 @@ impl LaneServer {
     }
 
     /// The control plane has completed a command, possibly the Connect of its lane.
-    pub(super) fn on_answer(&mut self, io: &mut impl Io<Message>, answer: Answer) {
+    pub(super) fn on_answer(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, answer: Answer) {
         let now_ns = io.now_ns();
         let id = answer.command.lane;
         let entry = self.lanes.entry(id.index).filter(|(lane, _)| lane.id == id && lane.takes_commands());
@@ -854,15 +882,21 @@ impl LaneServer {
         lists.mark_dirty(lane);
         lane.arm_timer(io, &self.settings.timeouts);
         if let Some(joined) = joined {
-            self.join(io, id, joined);
+            self.join(io, commands, id, joined);
         }
         if is_refused {
-            self.count_unconnected(io, id.index);
+            self.count_unconnected(io, commands, id.index);
         }
     }
 
     /// A lane that has connected, and authenticated if it must, is a queue of a controller from now on.
-    pub(super) fn join(&mut self, io: &mut impl Io<Message>, id: LaneId, joined: Joined) {
+    pub(super) fn join(
+        &mut self,
+        io: &mut impl Io<Message>,
+        commands: &mut Commands,
+        id: LaneId,
+        joined: Joined,
+    ) {
         let Some(lane) = self.lanes.by_id(id) else { return };
         let LaneState::Authenticating { qid } = lane.state else { return };
         let association = Arc::clone(&joined.association);
@@ -872,55 +906,55 @@ impl LaneServer {
             host = %quoted(&association.host),
             "lane connected"
         );
-        lane.join(joined, &self.commands.namespaces, io.now_ns());
+        lane.join(joined, &commands.namespaces, io.now_ns());
         if let Some(socket) = lane.socket() {
             io.establish(socket);
         }
         if !qid.is_admin() {
             lane.set_zero_copy(io, self.settings.zero_copy);
-            self.commands.set_association(id.index, Some(association));
+            commands.set_association(id.index, Some(association));
             self.io_lanes_ever += 1;
         }
     }
 
     /// Closes the lanes whose peers withhold buffers that others wait for, if any do.
-    pub(super) fn relieve_pressure(&mut self, io: &mut impl Io<Message>) {
+    pub(super) fn relieve_pressure(&mut self, io: &mut impl Io<Message>, commands: &mut Commands) {
         let now_ns = io.now_ns();
         self.pressure.on_timer();
-        if !self.commands.is_contended() {
+        if !commands.is_contended() {
             return;
         }
         for index in self.lanes.indices() {
             let Some(lane) = self.lanes.get_mut(index) else { continue };
             let reason =
-                pressure::withholds_buffers(lane, &self.commands.running, &self.settings.timeouts, now_ns);
+                pressure::withholds_buffers(lane, &commands.running, &self.settings.timeouts, now_ns);
             if let Some(reason) = reason {
-                self.expel(io, index, reason);
+                self.expel(io, commands, index, reason);
             }
         }
-        self.pressure.arm(io, &self.commands);
+        self.pressure.arm(io, commands);
     }
 
     /// Ends a turn: continues what waited, and flushes. Returns whether there was anything to do.
-    pub(super) fn end_turn(&mut self, io: &mut impl Io<Message>) -> bool {
+    pub(super) fn end_turn(&mut self, io: &mut impl Io<Message>, commands: &mut Commands) -> bool {
         let mut worked = false;
         if self.lanes.lists.has_awaiting() {
             self.take_notices(io);
         }
-        if self.commands.has_waiting() || !self.lanes.lists.held.is_empty() {
-            worked |= self.go_on(io);
+        if commands.has_waiting() || !self.lanes.lists.held.is_empty() {
+            worked |= self.go_on(io, commands);
         }
-        if self.commands.arrivals.has_changed() {
-            ArrivingValues { commands: &mut self.commands, io }.settle();
+        if commands.arrivals.has_changed() {
+            ArrivingValues { commands, io }.settle();
         }
-        if !self.commands.digests.is_empty() {
-            if let Some((index, after)) = self.dispatcher(io).digest() {
-                self.follow_up(io, index, after);
+        if !commands.digests.is_empty() {
+            if let Some((index, after)) = self.dispatcher(io, commands).digest() {
+                self.follow_up(io, commands, index, after);
             }
             worked = true;
         }
         if !self.lanes.lists.dirty.is_empty() {
-            self.ring(io);
+            self.ring(io, commands);
             worked = true;
         }
         self.sent_bytes = 0;
@@ -931,8 +965,15 @@ impl LaneServer {
     }
 
     /// Aborts a command of a lane unless it has started to run. wire §18
-    pub(super) fn on_abort(&mut self, io: &mut impl Io<Message>, id: LaneId, cid: u16, asked_by: CommandId) {
-        self.dispatcher(io).on_abort(id, cid, asked_by);
+    pub(super) fn on_abort(
+        &mut self,
+        io: &mut impl Io<Message>,
+        commands: &mut Commands,
+        id: LaneId,
+        cid: u16,
+        asked_by: CommandId,
+    ) {
+        self.dispatcher(io, commands).on_abort(id, cid, asked_by);
     }
 
     /// Closes every socket: the reactor ends.
@@ -943,7 +984,7 @@ impl LaneServer {
     }
 
     /// The state of this reactor and its lanes.
-    pub(super) fn describe(&self, io: &impl Io<Message>) -> ReactorState {
+    pub(super) fn describe(&self, io: &impl Io<Message>, commands: &Commands) -> ReactorState {
         let polling = io.busy_polling();
         let lanes = self.lanes.iter();
         ReactorState {
@@ -965,7 +1006,7 @@ impl LaneServer {
                 polled_sleeps: polling.sleep_count,
                 polled_hits: polling.sleep_hit_count,
             },
-            buffers: self.commands.quota.state(io.pool()),
+            buffers: commands.quota.state(io.pool()),
             // Its turns are counted where it runs.
             ..ReactorState::default()
         }

@@ -9,6 +9,7 @@ use reactor::{Io, SocketId};
 
 use super::LaneServer;
 use crate::control_plane::admission::reason;
+use crate::io_path::commands::Commands;
 use crate::io_path::lane::{LaneState, Secure};
 use crate::messages::message::{
     Channel, Connecting, ConnectionMessage, ControlMessage, Left, Message, Moving, PlacementMessage, Placing,
@@ -17,13 +18,19 @@ use crate::messages::message::{
 
 impl LaneServer {
     /// Passes on the Connect of a lane: of an I/O lane first to the placement, which assigns a reactor to the lane.
-    pub(super) fn post_connect(&mut self, io: &mut impl Io<Message>, index: u32, mut request: Request) {
+    pub(super) fn post_connect(
+        &mut self,
+        io: &mut impl Io<Message>,
+        commands: &mut Commands,
+        index: u32,
+        mut request: Request,
+    ) {
         let reactor = usize::from(self.reactor);
         let Some(lane) = self.lanes.get_mut(index) else { return };
         if lane.tls.is_none() && !self.tls.permits_clear(lane.listener) {
             // Accepted before a reload that requires TLS.
             lane.complain(io, reason::IN_CLEAR, None);
-            return self.close(io, index);
+            return self.close(io, commands, index);
         }
         if let RequestKind::Command { channel: channel @ Channel::Clear, .. } = &mut request.kind
             && self.tls.demands_key(lane.listener)
@@ -56,7 +63,13 @@ impl LaneServer {
     }
 
     /// Hands a lane over to another reactor, unless more has arrived than its Connect: then it stays.
-    pub(in crate::serving) fn hand_over(&mut self, io: &mut impl Io<Message>, to: usize, connect: Request) {
+    pub(in crate::serving) fn hand_over(
+        &mut self,
+        io: &mut impl Io<Message>,
+        commands: &mut Commands,
+        to: usize,
+        connect: Request,
+    ) {
         let (id, from) = (connect.lane, usize::from(self.reactor));
         let not_moved = |is_gone| Message::Placement(PlacementMessage::NotMoved { from, to, is_gone });
         let RequestKind::Command { slot, .. } = connect.kind else { return };
@@ -79,7 +92,7 @@ impl LaneServer {
         let (listener, napi, counters) = (lane.listener, lane.napi, Arc::clone(&lane.counters));
         let tls = lane.tls.take().map(Secure::into_stream);
         tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");
-        self.commands.quota.forget(id.index);
+        commands.quota.forget(id.index);
         self.lanes.remove(id.index);
         let moving = Moving { connection, listener, queue, tls, qid, napi, counters, connect };
         io.post(to, Message::Connection(ConnectionMessage::TakeOver(Box::new(moving))));
