@@ -1,8 +1,8 @@
 //! One lane of the target: a socket and the controller's end of its queue pair, served by one reactor at a time.
 
 mod deadlines;
-mod secure;
 mod state;
+pub(crate) mod tls_key;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -15,10 +15,12 @@ use proto::{ControllerQueue, DataDigest, Piece, SendBudget};
 use reactor::{
     Held, Io, ListenerTag, Payload, Pool, STRIPE_BYTES, Segment, Sent, SocketId, stays_on_this_machine,
 };
+use security::tls::Stream;
 use store::Ticket;
 use wire::pdu::Digests;
 
 use crate::io_path::attached::{Attachments, ViewIndex};
+use crate::io_path::maybe_tls_socket::MaybeTlsSocket;
 use crate::io_path::running::RunningTable;
 use crate::io_path::stopwatch::{Stage, Stopwatch};
 use crate::messages::key_value::arriving::Intake;
@@ -29,7 +31,6 @@ use crate::names::lane_id::LaneId;
 use crate::objects::controller::error_log::Failure;
 
 pub(crate) use deadlines::{Deadlines, LaneTimeouts, Wait};
-pub(crate) use secure::Secure;
 pub(crate) use state::{Closing, ClosingStep, IoQueue, LaneState, Order};
 
 /// Pieces handed to the kernel in one call.
@@ -45,13 +46,11 @@ const FAILURE_COUNT_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) id: LaneId,
-    /// Open unless the lane is [closed](ClosingStep::Closed).
-    socket: SocketId,
+    /// Its socket: open unless the lane is [closed](ClosingStep::Closed).
+    pub(crate) transport: MaybeTlsSocket,
     /// With each command its ticket, while it is in the [running table](crate::io_path::running).
     pub(crate) queue: ControllerQueue<Intake, Payload, Option<Ticket>>,
     pub(crate) state: LaneState,
-    /// Between it and its socket.
-    pub(crate) tls: Option<Secure>,
     pub(crate) deadlines: Deadlines,
     pub(crate) listener: ListenerTag,
     pub(crate) peer: Option<SocketAddr>,
@@ -132,7 +131,7 @@ pub(crate) enum Flushed {
 impl Lane {
     pub(crate) fn new(
         id: LaneId,
-        socket: SocketId,
+        transport: MaybeTlsSocket,
         settings: QueueSettings,
         policy: Policy,
         now_ns: u64,
@@ -141,10 +140,9 @@ impl Lane {
         deadlines.start(Wait::IcReq, now_ns);
         Self {
             id,
-            socket,
+            transport,
             queue: ControllerQueue::new(settings),
             state: LaneState::Initialising,
-            tls: None,
             deadlines,
             listener: 0,
             peer: None,
@@ -174,7 +172,7 @@ impl Lane {
     #[inline]
     pub(crate) fn socket(&self) -> Option<SocketId> {
         let is_closed = matches!(self.state, LaneState::Closing(Closing { step: ClosingStep::Closed, .. }));
-        (!is_closed).then_some(self.socket)
+        (!is_closed).then_some(self.transport.id())
     }
 
     /// The control plane has accepted its Connect. Returns what its queue has of its controller, unless its host must
@@ -212,7 +210,7 @@ impl Lane {
     pub(crate) fn set_zero_copy<I: Io<Message>>(&mut self, io: &mut I, policy: ZeroCopy) {
         let threshold = Threshold::new(policy, stays_on_this_machine(self.local, self.peer));
         // Records are encrypted into a copy anyway.
-        let can_be = threshold.is_on() && self.tls.is_none();
+        let can_be = threshold.is_on() && !self.transport.is_tls();
         let Some(socket) = self.socket().filter(|_| can_be) else { return };
         if io.allow_zero_copy(socket) {
             self.zero_copy = threshold;
@@ -350,7 +348,7 @@ impl Lane {
     /// Sends the rest of a TLS handshake or record. `Some` if the lane can send nothing else now.
     #[inline]
     fn flush_tls<I: Io<Message>>(&mut self, io: &mut I, socket: SocketId) -> Option<Flushed> {
-        match self.tls.as_mut()?.flush(io, socket) {
+        match self.transport.flush(io) {
             Sent::Bytes(_) => None,
             Sent::Blocked => {
                 self.deadlines.start_once(Wait::Read, io.now_ns());
@@ -423,11 +421,7 @@ impl Lane {
             let (sent, is_zero_copy) = if is_meant {
                 io.send_zero_copy(socket, segments)
             } else {
-                let sent = match &mut self.tls {
-                    None => io.send(socket, segments),
-                    Some(tls) => tls.send(io, socket, segments),
-                };
-                (sent, false)
+                (self.transport.send(io, segments), false)
             };
             match sent {
                 Sent::Bytes(sent) => {
@@ -506,9 +500,7 @@ impl Lane {
     /// until the notices have come.
     pub(crate) fn close_socket<I: Io<Message>>(&mut self, io: &mut I) {
         let Some(socket) = self.socket() else { return };
-        if let Some(tls) = &mut self.tls {
-            tls.close(io, socket);
-        }
+        self.transport.end(io);
         let (awaited_count, kept) = self.queue.caravan().take_kept();
         if awaited_count == 0 {
             return io.close(socket);
@@ -525,7 +517,7 @@ impl Lane {
         timeouts: &LaneTimeouts,
         had_plaintext: bool,
     ) {
-        if !self.tls.as_ref().is_some_and(Secure::is_within_record) {
+        if !self.transport.stream().is_some_and(Stream::is_within_record) {
             self.deadlines.stop(Wait::Record);
         } else if had_plaintext || !self.deadlines.is_on(Wait::Record) {
             self.deadlines.start(Wait::Record, io.now_ns());
@@ -539,9 +531,7 @@ impl Lane {
             return false;
         }
         self.queue.shrink();
-        if let Some(tls) = &mut self.tls {
-            tls.shrink();
-        }
+        self.transport.shrink();
         true
     }
 }

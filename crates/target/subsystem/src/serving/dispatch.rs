@@ -21,7 +21,7 @@ use crate::io_path::fused::FusedExecutor;
 use crate::io_path::fused_pairs::{Pairs, Verdict};
 use crate::io_path::io_command::{Begun, Caller, Ended, Hold};
 use crate::io_path::key_value_io::ArrivingValues;
-use crate::io_path::lane::{Lane, LaneState, LaneTimeouts, Order, Secure, payload_digest};
+use crate::io_path::lane::{Lane, LaneState, LaneTimeouts, Order, payload_digest, tls_key};
 use crate::io_path::lane_table::{LaneLists, LaneTable};
 use crate::io_path::running::{Owner, Running, Step, Supply};
 use crate::io_path::stopwatch::Stage;
@@ -307,7 +307,9 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             lane.queue.complete(slot, status, 0);
             return After::Nothing;
         }
-        if let Some(detail) = lane.tls.as_ref().filter(|_| is_connect).and_then(|tls| tls.refusal(&data)) {
+        if let Some(detail) =
+            lane.transport.stream().filter(|_| is_connect).and_then(|tls| tls_key::refusal(tls, &data))
+        {
             lane.complain(self.io, reason::OTHER_IDENTITY, Some(detail));
             let status = Status::CONNECT_INVALID_HOST.with_dnr();
             count(lane, lists, slot, sqe, status);
@@ -319,7 +321,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             // It may wait for a previous association of its host: it is not closed to make room meanwhile.
             lists.on_connected(lane);
         }
-        let channel = lane.tls.as_ref().filter(|_| is_connect).map(Secure::channel).unwrap_or_default();
+        let channel =
+            lane.transport.stream().filter(|_| is_connect).map(tls_key::channel).unwrap_or_default();
         let kind = RequestKind::Command {
             slot,
             sqe: *sqe,
@@ -328,7 +331,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             listener: lane.listener,
             channel,
             local: lane.local,
-            tls: lane.tls.as_ref().filter(|_| is_connect).and_then(Secure::in_use),
+            tls: lane.transport.stream().filter(|_| is_connect).and_then(tls_key::in_use),
             counters: Arc::clone(&lane.counters),
         };
         let request = Request { lane: lane.id, kind };

@@ -10,7 +10,7 @@ use proto::Violation;
 use proto::controller_queue::Event;
 use proto::receive::ReceiveTurn;
 use reactor::{Connection, Io, ListenerTag, Payload, Received, SocketId};
-use security::tls::Failure as TlsFailure;
+use security::tls::{Failure as TlsFailure, Stream};
 use wire::opcode::AdminOpcode;
 use wire::sqe::Fuse;
 use wire::status::Status;
@@ -25,8 +25,9 @@ use crate::io_path::commands::{CollectKey, Commands};
 use crate::io_path::executor::Executor;
 use crate::io_path::io_command::Caller;
 use crate::io_path::key_value_io::ArrivingValues;
-use crate::io_path::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure, Wait, payload_digest};
+use crate::io_path::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait, payload_digest, tls_key};
 use crate::io_path::lane_table::{LaneTable, Swept};
+use crate::io_path::maybe_tls_socket::MaybeTlsSocket;
 use crate::io_path::running::{Owner, Step};
 use crate::messages::message::{
     AdmissionMessage, Answer, ControlMessage, Joined, Message, PlacementMessage, Request, RequestKind,
@@ -164,13 +165,12 @@ impl LaneServer {
         let (queue, doorbell, now_ns) = (self.settings.queue, self.settings.doorbell, io.now_ns());
         let tls = match passage {
             Passage::Clear => None,
-            Passage::Tls(stream) => Some(Secure::new(stream)),
+            Passage::Tls(stream) => Some(stream),
         };
         let index = self.lanes.insert(|id| {
-            let mut lane = Lane::new(id, socket, queue, doorbell, now_ns);
+            let mut lane = Lane::new(id, MaybeTlsSocket::new(socket, tls), queue, doorbell, now_ns);
             (lane.peer, lane.local, lane.listener) = (peer, local, listener);
             (lane.napi, lane.is_placed) = (napi, is_placed);
-            lane.tls = tls;
             lane
         });
         if let Some(lane) = self.lanes.get_mut(index) {
@@ -279,27 +279,29 @@ impl LaneServer {
     /// Whether plaintext of a lane waits while its socket may be silent.
     #[inline]
     fn has_tls_input(&self, index: u32) -> bool {
-        let tls = self.lanes.get(index).and_then(|lane| lane.tls.as_ref());
-        tls.is_some_and(Secure::has_input)
+        self.lanes.get(index).is_some_and(|lane| lane.transport.has_input())
     }
 
     /// A lane with TLS has received, or could not send: its handshake may be complete, it may turn out to be
     /// unencrypted, and it may have failed.
     #[cold]
     fn on_tls(io: &mut impl Io<Message>, lane: &mut Lane) {
-        let Some(tls) = &mut lane.tls else { return };
-        tls.log_established(lane.peer);
-        if tls.is_clear() {
-            lane.tls = None;
-        } else if let Some(failure) = tls.newly_failed() {
+        if let Some(established) = lane.transport.newly_established() {
+            tls_key::log_established(established, lane.peer);
+        }
+        if lane.transport.stream().is_some_and(Stream::is_clear) {
+            lane.transport.take_stream();
+        } else if let Some(failure) = lane.transport.newly_failed() {
             let (reason, mut detail) = match failure {
                 TlsFailure::NotTls => (reason::IN_CLEAR, None),
                 TlsFailure::UnknownIdentity(_) => (reason::UNKNOWN_IDENTITY, Some(failure.to_string())),
                 _ => (reason::TLS, Some(failure.to_string())),
             };
-            if let (Some(detail), Some(claimed)) = (&mut detail, tls.claimed()) {
+            let claimed = lane.transport.stream().and_then(Stream::claimed);
+            if let (Some(detail), Some(claimed)) = (&mut detail, claimed) {
+                // Offered by the host, and not proved.
                 detail.push_str(", with the identity ");
-                detail.push_str(&claimed);
+                detail.push_str(&quoted(claimed).to_string());
             }
             lane.end.get_or_insert(LaneEnd::Target(reason));
             lane.complain(io, reason, detail);
@@ -330,12 +332,10 @@ impl LaneServer {
         let Some(socket) = lane.socket() else { return false };
         let staging_bytes = plan.staging_bytes(staging.len(), || lane.queue.wanted_bytes());
         let staging = &mut staging[..staging_bytes];
-        let tls = &mut lane.tls;
-        let (received, extent) = plan.receive(lane.queue.place(), staging, |into| match tls {
-            None => io.receive(socket, into),
-            Some(tls) => tls.receive(io, socket, into),
-        });
-        if lane.tls.is_some() {
+        let transport = &mut lane.transport;
+        let (received, extent) =
+            plan.receive(lane.queue.place(), staging, |into| transport.receive(io, into));
+        if lane.transport.is_tls() {
             Self::on_tls(io, lane);
             lane.watch_record(io, &self.settings.timeouts, matches!(received, Received::Bytes(_)));
         }
@@ -673,7 +673,7 @@ impl LaneServer {
                 }
             }
             Flushed::Broken => {
-                if lane.tls.is_some() {
+                if lane.transport.is_tls() {
                     Self::on_tls(io, lane);
                 }
                 lane.end.get_or_insert(LaneEnd::Lost);

@@ -5,7 +5,6 @@
 //!               └─▶ batch per reactor ─ turn end ─▶ PartitionRequest ─▶ there ─▶ back ─▶ output ─▶ one send per turn
 //! ```
 
-mod channel;
 mod route;
 
 use std::net::SocketAddr;
@@ -18,19 +17,19 @@ use memcached::{
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
 use reactor::{Chunk, Connection, Io, Listener, ListenerTag, Moment, Received, Segment, Sent, SocketId};
-use security::tls::Failure;
+use security::tls::{Failure, Stream};
 use zeroize::Zeroize;
 
 use super::settings::ServingSettings;
 use crate::audit::OfMemcached;
 use crate::control_plane::admission::{MemcachedCounters, reason};
 use crate::io_path::attached::Attachments;
+use crate::io_path::maybe_tls_socket::MaybeTlsSocket;
 use crate::messages::key_value::message::{MemcachedReply, RemoteAnswers, connection_number, session_of};
 use crate::messages::message::{AdmissionMessage, Message, Visitor};
 use crate::names::listener_gate::ListenerGate;
 use crate::names::unconnected::Unconnected;
 use crate::objects::subsystem::NamespaceId;
-use channel::Channel;
 use route::{Route, Routing, post_batches};
 
 /// Set in the tags of memcached listeners and in the indexes of memcached connections; clear in those of lanes.
@@ -51,7 +50,7 @@ const SWEEP_NS: u64 = 5_000_000_000;
 
 /// One memcached connection.
 struct MemcachedConnection {
-    channel: Channel,
+    transport: MaybeTlsSocket,
     listener: ListenerTag,
     peer: Option<SocketAddr>,
     /// The address that the client connected to.
@@ -81,6 +80,11 @@ impl MemcachedConnection {
         self.is_stalled && self.session.can_resume()
     }
 
+    /// Whether plaintext can be sent and received: at once without TLS, else after the handshake.
+    fn is_open(&self) -> bool {
+        self.transport.stream().is_none_or(|stream| stream.with_certificate().is_some())
+    }
+
     /// Pauses the socket while no input is received, and resumes it: unread bytes would wake the reactor again and
     /// again.
     fn pause_or_resume(&mut self, io: &mut impl Io<Message>) {
@@ -88,13 +92,13 @@ impl MemcachedConnection {
         if is_paused == std::mem::replace(&mut self.is_paused, is_paused) {
             return;
         }
-        let socket = self.channel.socket();
+        let socket = self.transport.id();
         if is_paused { io.pause(socket) } else { io.resume(socket) }
     }
 
     /// The client, for the audit log.
     fn client(&self) -> OfMemcached {
-        let tls = self.channel.agreed().cloned();
+        let tls = self.transport.stream().and_then(Stream::with_certificate).cloned();
         OfMemcached { peer: self.peer, listener: self.local, user: self.user.clone(), tls }
     }
 
@@ -310,7 +314,7 @@ impl MemcachedConnections {
         });
         self.generation = self.generation.wrapping_add(1);
         self.connections[index as usize] = Some(Box::new(MemcachedConnection {
-            channel: Channel::new(socket, tls),
+            transport: MaybeTlsSocket::new(socket, tls),
             listener,
             peer,
             local,
@@ -348,12 +352,12 @@ impl MemcachedConnections {
     /// Serves a connection like all others once TLS is set up and its client has authenticated, where it has to.
     fn establish(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(connection) = self.connection(index) else { return };
-        let is_let_in = connection.channel.is_open() && !connection.session.is_unauthenticated();
+        let is_let_in = connection.is_open() && !connection.session.is_unauthenticated();
         if connection.is_established || !is_let_in {
             return;
         }
         connection.is_established = true;
-        io.establish(connection.channel.socket());
+        io.establish(connection.transport.id());
         let client = Box::new(connection.client());
         self.unestablished.on_left(index);
         if client.user.is_some() || client.tls.as_ref().is_some_and(|tls| tls.client.is_some()) {
@@ -366,7 +370,7 @@ impl MemcachedConnections {
     fn on_tls(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(connection) = self.connection(index) else { return };
         let peer = connection.peer;
-        let Some(failure) = connection.channel.newly_failed() else { return };
+        let Some(failure) = connection.transport.newly_failed() else { return };
         let (reason, detail) = match failure {
             Failure::NotTls => (reason::IN_CLEAR, None),
             _ => (reason::TLS, Some(failure.to_string().into())),
@@ -380,7 +384,7 @@ impl MemcachedConnections {
         loop {
             let index = self.with_input.pop()?;
             if let Some(connection) = self.connection(index) {
-                return Some((index, connection.channel.socket()));
+                return Some((index, connection.transport.id()));
             }
         }
     }
@@ -397,7 +401,7 @@ impl MemcachedConnections {
         let mut worked = false;
         while self.receive_once(io, namespaces, index, socket, staging) {
             worked = true;
-            if !self.connection(index).is_some_and(|connection| connection.channel.has_input()) {
+            if !self.connection(index).is_some_and(|connection| connection.transport.has_input()) {
                 break;
             }
         }
@@ -413,16 +417,17 @@ impl MemcachedConnections {
         staging: &mut [u8],
     ) -> bool {
         let Some(connection) =
-            self.connection(index).filter(|connection| connection.channel.socket() == socket)
+            self.connection(index).filter(|connection| connection.transport.id() == socket)
         else {
             return false;
         };
         if connection.is_stalled || connection.is_closing {
             return false;
         }
-        let MemcachedConnection { channel, session, .. } = connection;
-        let (received, extent) = RECEIVE.receive(session.place(), staging, |into| channel.receive(io, into));
-        if !connection.is_established && connection.channel.is_tls() {
+        let MemcachedConnection { transport, session, .. } = connection;
+        let (received, extent) =
+            RECEIVE.receive(session.place(), staging, |into| transport.receive(io, into));
+        if !connection.is_established && connection.transport.is_tls() {
             self.on_tls(io, index);
             self.establish(io, index);
         }
@@ -492,11 +497,11 @@ impl MemcachedConnections {
         connection.is_stalled = progress == Progress::Stalled;
         connection.is_closing |= progress == Progress::Close;
         connection.pause_or_resume(io);
-        if bytes.is_none() && !connection.is_stalled && connection.channel.has_input() {
+        if bytes.is_none() && !connection.is_stalled && connection.transport.has_input() {
             self.with_input.push(index);
         }
         let Some(connection) = self.connection(index) else { return };
-        if connection.session.is_within_command() || connection.channel.is_tls() {
+        if connection.session.is_within_command() || connection.transport.is_tls() {
             self.set_sweep(io);
         }
         self.mark(index);
@@ -513,7 +518,7 @@ impl MemcachedConnections {
     /// The socket is writable again.
     pub(crate) fn on_writable(&mut self, index: u32, socket: SocketId) {
         let connection = self.connection(index);
-        if let Some(connection) = connection.filter(|connection| connection.channel.socket() == socket) {
+        if let Some(connection) = connection.filter(|connection| connection.transport.id() == socket) {
             connection.is_blocked = false;
             self.mark(index);
         }
@@ -570,9 +575,9 @@ impl MemcachedConnections {
                 }
             }
             if length == 0 {
-                match connection.channel.flush(io) {
+                match connection.transport.flush(io) {
                     Sent::Bytes(_) => {}
-                    Sent::Blocked => return io.await_writable(connection.channel.socket()),
+                    Sent::Blocked => return io.await_writable(connection.transport.id()),
                     Sent::Failed(_) => return self.close(io, index, Closing::NORMAL),
                 }
                 if connection.is_closing && !connection.session.is_awaiting() {
@@ -581,7 +586,7 @@ impl MemcachedConnections {
                 }
                 return;
             }
-            match connection.channel.send(io, &segments[..count]) {
+            match connection.transport.send(io, &segments[..count]) {
                 Sent::Bytes(count) => {
                     self.routing.traffic.sent_bytes.add(count as u64);
                     connection.session.on_sent(count);
@@ -589,7 +594,7 @@ impl MemcachedConnections {
                     connection.moved_ns = now_ns;
                     if count < length {
                         connection.is_blocked = true;
-                        io.await_writable(connection.channel.socket());
+                        io.await_writable(connection.transport.id());
                     }
                     if connection.can_resume() {
                         self.run(io, namespaces, index, None);
@@ -598,7 +603,7 @@ impl MemcachedConnections {
                 }
                 Sent::Blocked => {
                     connection.is_blocked = true;
-                    io.await_writable(connection.channel.socket());
+                    io.await_writable(connection.transport.id());
                     return self.set_sweep(io);
                 }
                 Sent::Failed(_) => return self.close(io, index, Closing::NORMAL),
@@ -609,7 +614,10 @@ impl MemcachedConnections {
     fn close(&mut self, io: &mut impl Io<Message>, index: u32, closing: Closing) {
         if let Some(mut connection) = self.connections[index as usize].take() {
             self.log.log_connection(connection.peer, number_of(io, index), Some(closing.0));
-            connection.channel.close(io);
+            if connection.is_open() {
+                connection.transport.end(io);
+            }
+            io.close(connection.transport.id());
             if !connection.is_established {
                 self.unestablished.on_left(index);
             }
@@ -653,10 +661,10 @@ impl MemcachedConnections {
             let is_idle = !is_in_use && idle_ns_max.is_some_and(|idle_ns_max| idle_ns > idle_ns_max);
             connection.session.shrink();
             // Buffers of TLS are freed in the first sweep that finds nothing new.
-            let is_shrunk = !connection.channel.is_tls() || idle_ns >= SWEEP_NS;
+            let is_shrunk = !connection.transport.is_tls() || idle_ns >= SWEEP_NS;
             if is_shrunk {
-                connection.channel.shrink();
-                has_freed |= connection.channel.is_tls() && idle_ns < 2 * SWEEP_NS;
+                connection.transport.shrink();
+                has_freed |= connection.transport.is_tls() && idle_ns < 2 * SWEEP_NS;
             }
             let is_late = !connection.is_established && now_ns - connection.accepted_ns > establish_ns_max;
             let is_awaited = !connection.is_established || !is_shrunk;

@@ -10,7 +10,8 @@ use reactor::{Io, SocketId};
 use super::LaneServer;
 use crate::control_plane::admission::reason;
 use crate::io_path::commands::Commands;
-use crate::io_path::lane::{LaneState, Secure};
+use crate::io_path::lane::LaneState;
+use crate::io_path::maybe_tls_socket::MaybeTlsSocket;
 use crate::messages::message::{
     Channel, Connecting, ConnectionMessage, ControlMessage, Left, Message, Moving, PlacementMessage, Placing,
     Request, RequestKind,
@@ -27,7 +28,7 @@ impl LaneServer {
     ) {
         let reactor = usize::from(self.reactor);
         let Some(lane) = self.lanes.get_mut(index) else { return };
-        if lane.tls.is_none() && !self.tls.permits_clear(lane.listener) {
+        if !lane.transport.is_tls() && !self.tls.permits_clear(lane.listener) {
             // Accepted before a reload that requires TLS.
             lane.complain(io, reason::IN_CLEAR, None);
             return self.close(io, commands, index);
@@ -90,7 +91,7 @@ impl LaneServer {
         // A socket that its peer has reset since no longer knows the address that it counts under.
         (connection.peer, connection.local) = (lane.peer, lane.local);
         let (listener, napi, counters) = (lane.listener, lane.napi, Arc::clone(&lane.counters));
-        let tls = lane.tls.take().map(Secure::into_stream);
+        let tls = lane.transport.take_stream();
         tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");
         commands.quota.forget(id.index);
         self.lanes.remove(id.index);
@@ -110,7 +111,7 @@ impl LaneServer {
         let now_ns = io.now_ns();
         let lane = self.lanes.get_mut(index)?;
         (lane.queue, lane.counters) = (queue, counters);
-        lane.tls = tls.map(Secure::taken_over);
+        lane.transport = MaybeTlsSocket::taken_over(socket, tls);
         lane.enter(LaneState::Connecting { qid }, now_ns);
         connect.lane = lane.id;
         if let RequestKind::Command { slot, .. } = &mut connect.kind {
