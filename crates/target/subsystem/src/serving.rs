@@ -23,7 +23,7 @@ use crate::control_plane::placement::Placement;
 use crate::io_path::attached::AttachedIndex;
 use crate::io_path::commands::Commands;
 use crate::io_path::exclusion::{Audience, LockManager};
-use crate::io_path::executor::Executor;
+use crate::io_path::executor::IoExecutor;
 use crate::io_path::fused::FusedExecutor;
 use crate::io_path::key_value_io;
 use crate::io_path::store_access::TICKET_TIMER;
@@ -376,7 +376,7 @@ impl Serving {
                 self.report_table(io);
             }
             ReactorMessage::Flush { subsystem, asked_by } => {
-                Executor { commands: &mut self.commands, io }.flush_all(subsystem, asked_by);
+                IoExecutor { commands: &mut self.commands, io }.flush_all(subsystem, asked_by);
                 self.lanes.drain_commands(io, &mut self.commands);
             }
             ReactorMessage::Listen(tag, listener) => {

@@ -1,7 +1,7 @@
 //! The I/O commands of a reactor that did not end when they began: with a backend, waiting, or ended and not taken yet.
-//! [`Executor`] moves them on.
+//! [`IoExecutor`] moves them on.
 //!
-//! [`Executor`]: crate::io_path::executor::Executor
+//! [`IoExecutor`]: crate::io_path::executor::IoExecutor
 // Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),

@@ -38,12 +38,12 @@ use crate::names::lane_id::CommandId;
 use crate::objects::subsystem::SubsystemId;
 
 /// Begins and continues the commands of a reactor.
-pub(crate) struct Executor<'a, I> {
+pub(crate) struct IoExecutor<'a, I> {
     pub(crate) commands: &'a mut Commands,
     pub(crate) io: &'a mut I,
 }
 
-impl<I: Io<Message>> Executor<'_, I> {
+impl<I: Io<Message>> IoExecutor<'_, I> {
     /// Begins an I/O command with the data of its capsule.
     #[inline]
     pub(crate) fn begin(&mut self, caller: &Caller, sqe: &Sqe, data: &[u8]) -> Begun {

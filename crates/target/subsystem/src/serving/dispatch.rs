@@ -16,7 +16,7 @@ use crate::control_plane::admission::reason;
 use crate::io_path::attached::ViewIndex;
 use crate::io_path::command_form::check_form;
 use crate::io_path::commands::Commands;
-use crate::io_path::executor::Executor;
+use crate::io_path::executor::IoExecutor;
 use crate::io_path::fused::FusedExecutor;
 use crate::io_path::fused_pairs::{Pairs, Verdict};
 use crate::io_path::io_command::{Begun, Caller, Ended, Hold};
@@ -41,8 +41,8 @@ const UNCONNECTED_COMMAND_COUNT_MAX: u8 = 8;
 /// Takes commands of lanes to where they are executed, and their ends back.
 ///
 /// ```text
-/// Event::Command ──I/O──▶ Executor::begin ─▶ on_begun ──────────▶ completed, or running … Ended ─▶ on_ended
-///      │                                        └─ R2T … on_data_received ─▶ begin_received ─┘
+/// Event::Command ──I/O──▶ IoExecutor::begin ─▶ on_begun ──────────▶ completed, or running … Ended ─▶ on_ended
+///      │                                          └─ R2T … on_data_received ─▶ begin_received ─┘
 ///      ├──fused──▶ Pairs ─▶ on_verdict
 ///      └──Fabrics, admin──▶ control plane … Answer
 /// ```
@@ -74,8 +74,8 @@ pub(super) enum After {
 
 impl<I: Io<Message>> Dispatcher<'_, I> {
     #[inline]
-    fn executor(&mut self) -> Executor<'_, I> {
-        Executor { commands: self.commands, io: self.io }
+    fn executor(&mut self) -> IoExecutor<'_, I> {
+        IoExecutor { commands: self.commands, io: self.io }
     }
 
     fn fused(&mut self) -> FusedExecutor<'_, I> {
@@ -198,7 +198,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     fn request_data(&mut self, index: u32, slot: Slot, sqe: &Sqe, length: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
-        let buffer = Executor { commands: self.commands, io: self.io }.take_room(owner, sqe, length);
+        let buffer = IoExecutor { commands: self.commands, io: self.io }.take_room(owner, sqe, length);
         let ticket = self.commands.running.insert(Running::new(owner, *sqe, None, Step::Between));
         lane.queue.set_context(slot, Some(ticket));
         match buffer {

@@ -22,7 +22,7 @@ use super::settings::ServingSettings;
 use super::timers::{NOTICE_TIMER, SWEEP_TIMER};
 use crate::control_plane::admission::{reason, reason_of};
 use crate::io_path::commands::{CollectKey, Commands};
-use crate::io_path::executor::Executor;
+use crate::io_path::executor::IoExecutor;
 use crate::io_path::io_command::Caller;
 use crate::io_path::key_value_io::ArrivingValues;
 use crate::io_path::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait, payload_digest, tls_key};
@@ -427,7 +427,7 @@ impl LaneServer {
                         let owner = Owner::Lane { index, generation, slot };
                         let caller = Caller { owner, view, needs_stable_copy };
                         let followed_ns = lane.watch.follows_next().then(|| io.clock_ns());
-                        let mut executor = Executor { commands, io: &mut *io };
+                        let mut executor = IoExecutor { commands, io: &mut *io };
                         let begun = executor.begin(&caller, &sqe, data);
                         let mut dispatcher = self.dispatcher(io, commands);
                         if let Some(begun_ns) = followed_ns {
@@ -750,7 +750,7 @@ impl LaneServer {
     pub(super) fn drain_commands(&mut self, io: &mut impl Io<Message>, commands: &mut Commands) -> bool {
         let mut worked = false;
         loop {
-            let replied = Executor { commands, io: &mut *io }.on_replies();
+            let replied = IoExecutor { commands, io: &mut *io }.on_replies();
             let mut ended_any = false;
             while let Some(ended) = commands.next_ended() {
                 let index = ended.owner.lane();
@@ -773,7 +773,7 @@ impl LaneServer {
         let mut worked = false;
         if commands.has_waiting() {
             let caller = |owner| caller_of(&self.lanes, owner);
-            worked = Executor { commands, io: &mut *io }.retry(caller);
+            worked = IoExecutor { commands, io: &mut *io }.retry(caller);
             self.drain_commands(io, commands);
             while let Some(index) = commands.quota.next_settled() {
                 self.dispatcher(io, commands).settle(index);
