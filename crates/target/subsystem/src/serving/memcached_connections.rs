@@ -5,23 +5,20 @@
 //!               └─▶ batch per reactor ─ turn end ─▶ PartitionRequest ─▶ there ─▶ back ─▶ output ─▶ one send per turn
 //! ```
 
+mod connection;
 mod route;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use memcached::{
-    AnswerId, ConnectionState, ConnectionStats, Executor, ListenerTrust, PartitionStats, Progress, Session,
-    WatchLog, connection_stats,
-};
+use memcached::{AnswerId, ConnectionStats, Executor, PartitionStats, Session, WatchLog, connection_stats};
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
 use reactor::{Chunk, Connection, Io, Listener, ListenerTag, Moment, Received, Segment, Sent, SocketId};
-use security::tls::{Failure, Stream};
+use security::tls::Failure;
 use zeroize::Zeroize;
 
 use super::settings::ServingSettings;
-use crate::audit::OfMemcached;
 use crate::control_plane::admission::{MemcachedCounters, reason};
 use crate::io_path::attached::Attachments;
 use crate::io_path::maybe_tls_socket::MaybeTlsSocket;
@@ -30,6 +27,7 @@ use crate::messages::message::{AdmissionMessage, Message, Visitor};
 use crate::names::listener_gate::ListenerGate;
 use crate::names::unconnected::Unconnected;
 use crate::objects::subsystem::NamespaceId;
+use connection::{Input, MemcachedConnection};
 use route::{Route, Routing, post_batches};
 
 /// Set in the tags of memcached listeners and in the indexes of memcached connections; clear in those of lanes.
@@ -47,74 +45,6 @@ const RECEIVE: ReceivePlan = ReceivePlan::for_target(Receive::Staging, 1);
 const DESCRIBED_COUNT_MAX: usize = 1024;
 /// Interval of the check for connections without progress, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
-
-/// One memcached connection.
-struct MemcachedConnection {
-    transport: MaybeTlsSocket,
-    listener: ListenerTag,
-    peer: Option<SocketAddr>,
-    /// The address that the client connected to.
-    local: Option<SocketAddr>,
-    /// The requirements of its listener.
-    trust: ListenerTrust,
-    /// The user that the client has authenticated as.
-    user: Option<String>,
-    /// Whether TLS is set up and the client has authenticated, where it has to.
-    is_established: bool,
-    accepted_ns: u64,
-    generation: u32,
-    session: Session,
-    /// Whether input waits until output has been sent.
-    is_stalled: bool,
-    is_closing: bool,
-    is_paused: bool,
-    is_dirty: bool,
-    is_blocked: bool,
-    /// Time of the last progress.
-    moved_ns: u64,
-}
-
-impl MemcachedConnection {
-    /// Whether input waits, and the session has room for it again.
-    fn can_resume(&self) -> bool {
-        self.is_stalled && self.session.can_resume()
-    }
-
-    /// Whether plaintext can be sent and received: at once without TLS, else after the handshake.
-    fn is_open(&self) -> bool {
-        self.transport.stream().is_none_or(|stream| stream.with_certificate().is_some())
-    }
-
-    /// Pauses the socket while no input is received, and resumes it: unread bytes would wake the reactor again and
-    /// again.
-    fn pause_or_resume(&mut self, io: &mut impl Io<Message>) {
-        let is_paused = self.is_stalled || self.is_closing;
-        if is_paused == std::mem::replace(&mut self.is_paused, is_paused) {
-            return;
-        }
-        let socket = self.transport.id();
-        if is_paused { io.pause(socket) } else { io.resume(socket) }
-    }
-
-    /// The client, for the audit log.
-    fn client(&self) -> OfMemcached {
-        let tls = self.transport.stream().and_then(Stream::with_certificate).cloned();
-        OfMemcached { peer: self.peer, listener: self.local, user: self.user.clone(), tls }
-    }
-
-    /// Its state for `stats conns`, which it asks for itself if `is_asking`.
-    fn state(&self, is_asking: bool) -> ConnectionState {
-        match self {
-            _ if is_asking => ConnectionState::Executing,
-            Self { is_closing: true, .. } => ConnectionState::Closing,
-            _ if self.session.is_watching() => ConnectionState::Watching,
-            Self { is_blocked: true, .. } => ConnectionState::Sending,
-            _ if self.session.is_within_command() => ConnectionState::WithinCommand,
-            _ if self.session.is_awaiting() => ConnectionState::Executing,
-            _ => ConnectionState::Waiting,
-        }
-    }
-}
 
 /// The memcached connections of a reactor.
 pub(crate) struct MemcachedConnections {
@@ -277,8 +207,7 @@ impl MemcachedConnections {
             if connection.is_blocked || connection.session.is_watching() {
                 self.close(io, index, Closing::NORMAL);
             } else {
-                connection.is_closing = true;
-                connection.pause_or_resume(io);
+                connection.enter(io, connection.input.closing());
                 self.mark(index);
             }
         }
@@ -320,13 +249,10 @@ impl MemcachedConnections {
             local,
             trust,
             user: None,
-            is_established,
-            accepted_ns: io.now_ns(),
+            unestablished_since_ns: (!is_established).then(|| io.now_ns()),
             generation: self.generation,
             session: if authenticates { Session::authenticating(settings) } else { Session::new(settings) },
-            is_stalled: false,
-            is_closing: false,
-            is_paused: false,
+            input: Input::Open,
             is_dirty: false,
             is_blocked: false,
             moved_ns: io.now_ns(),
@@ -353,10 +279,10 @@ impl MemcachedConnections {
     fn establish(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(connection) = self.connection(index) else { return };
         let is_let_in = connection.is_open() && !connection.session.is_unauthenticated();
-        if connection.is_established || !is_let_in {
+        if connection.is_established() || !is_let_in {
             return;
         }
-        connection.is_established = true;
+        connection.unestablished_since_ns = None;
         io.establish(connection.transport.id());
         let client = Box::new(connection.client());
         self.unestablished.on_left(index);
@@ -421,13 +347,13 @@ impl MemcachedConnections {
         else {
             return false;
         };
-        if connection.is_stalled || connection.is_closing {
+        if connection.input.is_paused() {
             return false;
         }
         let MemcachedConnection { transport, session, .. } = connection;
         let (received, extent) =
             RECEIVE.receive(session.place(), staging, |into| transport.receive(io, into));
-        if !connection.is_established && connection.transport.is_tls() {
+        if !connection.is_established() && connection.transport.is_tls() {
             self.on_tls(io, index);
             self.establish(io, index);
         }
@@ -474,8 +400,7 @@ impl MemcachedConnections {
             connection.session.refuse(refusal.answer.line);
         }
         let Some((namespace, executor)) = partition(namespaces, io.moment()) else {
-            connection.is_closing = true;
-            connection.pause_or_resume(io);
+            connection.enter(io, connection.input.closing());
             return self.mark(index);
         };
         if self.batches_for != Some(namespace)
@@ -494,10 +419,8 @@ impl MemcachedConnections {
         };
         connection.user = route.user;
         connection.moved_ns = now_ns;
-        connection.is_stalled = progress == Progress::Stalled;
-        connection.is_closing |= progress == Progress::Close;
-        connection.pause_or_resume(io);
-        if bytes.is_none() && !connection.is_stalled && connection.transport.has_input() {
+        connection.enter(io, connection.input.after(progress));
+        if bytes.is_none() && !connection.input.is_stalled() && connection.transport.has_input() {
             self.with_input.push(index);
         }
         let Some(connection) = self.connection(index) else { return };
@@ -580,7 +503,7 @@ impl MemcachedConnections {
                     Sent::Blocked => return io.await_writable(connection.transport.id()),
                     Sent::Failed(_) => return self.close(io, index, Closing::NORMAL),
                 }
-                if connection.is_closing && !connection.session.is_awaiting() {
+                if connection.input.is_closing() && !connection.session.is_awaiting() {
                     let is_broken = connection.session.is_broken();
                     return self.close(io, index, if is_broken { Closing::ERROR } else { Closing::NORMAL });
                 }
@@ -618,7 +541,7 @@ impl MemcachedConnections {
                 connection.transport.end(io);
             }
             io.close(connection.transport.id());
-            if !connection.is_established {
+            if !connection.is_established() {
                 self.unestablished.on_left(index);
             }
             self.free.push(index);
@@ -651,8 +574,9 @@ impl MemcachedConnections {
             let idle_ns = now_ns - connection.moved_ns;
             let waits_to_send =
                 connection.is_blocked && !connection.session.is_watching() && idle_ns > SEND_NS_MAX;
-            let waits_for_rest =
-                connection.session.is_within_command() && !connection.is_stalled && idle_ns > COMMAND_NS_MAX;
+            let waits_for_rest = connection.session.is_within_command()
+                && !connection.input.is_stalled()
+                && idle_ns > COMMAND_NS_MAX;
             // A connection that watches loses lines instead.
             let is_in_use = connection.is_blocked
                 || connection.session.is_watching()
@@ -666,8 +590,10 @@ impl MemcachedConnections {
                 connection.transport.shrink();
                 has_freed |= connection.transport.is_tls() && idle_ns < 2 * SWEEP_NS;
             }
-            let is_late = !connection.is_established && now_ns - connection.accepted_ns > establish_ns_max;
-            let is_awaited = !connection.is_established || !is_shrunk;
+            let is_late = connection
+                .unestablished_since_ns
+                .is_some_and(|since_ns| now_ns - since_ns > establish_ns_max);
+            let is_awaited = !connection.is_established() || !is_shrunk;
             if is_late {
                 let peer = connection.peer;
                 complain(io, peer, reason::MEMCACHED_TOO_LATE, None);
@@ -752,8 +678,9 @@ impl MemcachedConnections {
                     Ok(answer) => connection.session.on_reply(ticket, answer),
                     Err(refusal) => connection.session.on_refused(ticket, refusal),
                 }
-                connection.is_closing |= connection.session.is_closing();
-                connection.pause_or_resume(io);
+                if connection.session.is_closing() {
+                    connection.enter(io, connection.input.closing());
+                }
             }
             self.mark(index);
         });
