@@ -36,7 +36,7 @@ use crate::router::Router;
 use crate::settings::{ListenerSettings, PIECE_BYTES};
 use crate::stats::VERSION;
 use crate::watch::Watching;
-use kv::{Home, KEY_BYTES_MAX, KeyHash};
+use kv::{Home, KEY_BYTES_MAX, KeyHash, Processor};
 
 /// Output limit, bytes: with more, execution stops until some of it is sent. Awaited answers of other partitions count
 /// with their expected length.
@@ -444,126 +444,126 @@ impl Session {
             if batch.is_empty() {
                 batch.reserve(count_max);
             }
-            let (own, count) = router.position();
             let before = (self.decoder, *input);
-            let mut length = 0;
-            let mut other = None;
             let processor = &router.executor().partition.processor;
-            while length < BATCH {
-                if length == batch.len() {
-                    batch.push(Entry::NONE);
-                }
-                let entry = &mut batch[length];
-                if self.decoder.next_key(input, &mut entry.command) {
-                    let hash = processor.hash(entry.command.key);
-                    (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
-                    length += 1;
-                    continue;
-                }
-                match self.decoder.next(input, &mut entry.command) {
-                    Decoded::Command => {
-                        let command = &entry.command;
-                        let hash = if command.is_base64 {
-                            processor.hash(command.stored_key(&mut [0; KEY_BYTES_MAX]))
-                        } else {
-                            processor.hash(command.key)
-                        };
-                        (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
-                    }
-                    Decoded::Answer(answer) => (entry.hash, entry.answer) = (None, answer),
-                    decoded => {
-                        other = Some(decoded);
-                        break;
-                    }
-                }
-                length += 1;
-            }
+            let (length, other) = decode_batch(&mut self.decoder, processor, input, &mut batch);
             let (entries, behind) = batch.split_at(length);
-            let (mut at, mut fetched) = (0, 0);
-            while let Some(entry) = entries.get(at) {
-                while fetched < entries.len().min(at + ITEMS_AHEAD) {
-                    let Entry { hash, home, .. } = entries[fetched];
-                    if let Some(hash) = hash
-                        && (fetched == 0 || entries[fetched - 1].hash != Some(hash))
-                    {
-                        router.executor().partition.processor.prefetch_item_of(hash, home);
-                    }
-                    fetched += 1;
+            if let Some(done) = self.run_batch(router, entries) {
+                // Commands decoded after these will be decoded again.
+                (self.decoder, *input) = before;
+                for _ in 0..done {
+                    self.decoder.next(input, &mut { Command::NONE });
                 }
-                let command = &entry.command;
-                let mut done = 1;
-                match entry.hash {
-                    None => self.sink().bytes_mut().extend_from_slice(entry.answer),
-                    Some(hash) => {
-                        let partition = if count == 1 { own } else { hash.partition(count) };
-                        if partition == own && self.is_immediate(router, hash, command) {
-                            let mut executor = router.executor();
-                            let sink = self.sink();
-                            if Addition::of(command).is_some() && !executor.service.watch.is_watched() {
-                                done = add_all(executor.reborrow(), hash, &entries[at..], sink.bytes_mut());
-                            } else {
-                                executor.execute(hash, command, sink.bytes_mut());
-                            }
-                            if !executor.service.long_values.is_empty() {
-                                sink.insert(executor.take_long_values());
-                            }
-                        } else {
-                            let id = self.push_awaited(command.value.len(), &command.verb);
-                            if partition == own {
-                                self.last_by_message = Some(id);
-                            }
-                            router.send(partition, id, hash, command);
-                        }
-                    }
-                }
-                at += done;
-                if self.is_full() {
-                    // Commands decoded after this one will be decoded again.
-                    (self.decoder, *input) = before;
-                    for _ in 0..at {
-                        self.decoder.next(input, &mut { Command::NONE });
-                    }
-                    return Progress::Stalled;
-                }
+                return Progress::Stalled;
             }
-            match other {
-                None => {}
-                Some(Decoded::More(needed_bytes)) => {
-                    self.needed_bytes = needed_bytes;
-                    return Progress::Open;
-                }
-                Some(end @ (Decoded::Close | Decoded::Quit | Decoded::BinaryQuit(_))) => {
-                    self.is_broken = matches!(end, Decoded::Close);
-                    if let Decoded::BinaryQuit(header) = end {
-                        response::respond(
-                            self.sink().bytes_mut(),
-                            header,
-                            response::SUCCESS,
-                            &[],
-                            &[],
-                            &[],
-                            0,
-                        );
-                    }
-                    self.is_closing = true;
-                    *input = &[];
-                    return Progress::Close;
-                }
-                Some(Decoded::Large { length, has_line_end }) => {
-                    let command = &behind[0].command;
-                    let hash = router
-                        .executor()
-                        .partition
-                        .processor
-                        .hash(command.stored_key(&mut [0; KEY_BYTES_MAX]));
-                    let partition = if count == 1 { own } else { hash.partition(count) };
-                    let line_end_bytes = if has_line_end { 2 } else { 0 };
-                    self.incoming =
-                        Some(Box::new(Incoming::new(command, hash, partition, length, line_end_bytes)));
-                }
-                Some(decoded) => self.on_other(router, &decoded),
+            if let Some(decoded) = other
+                && let Some(progress) = self.on_end_of_batch(router, input, &decoded, &behind[0].command)
+            {
+                return progress;
             }
         }
+    }
+
+    /// Executes the commands of a batch, or sends them to the partitions of their keys, until the output is full: then
+    /// returns the number of those that are done.
+    #[inline]
+    fn run_batch(&mut self, router: &mut impl Router, entries: &[Entry<'_>]) -> Option<usize> {
+        let position = router.position();
+        let (mut at, mut fetched) = (0, 0);
+        while let Some(entry) = entries.get(at) {
+            while fetched < entries.len().min(at + ITEMS_AHEAD) {
+                let Entry { hash, home, .. } = entries[fetched];
+                if let Some(hash) = hash
+                    && (fetched == 0 || entries[fetched - 1].hash != Some(hash))
+                {
+                    router.executor().partition.processor.prefetch_item_of(hash, home);
+                }
+                fetched += 1;
+            }
+            match entry.hash {
+                None => {
+                    self.sink().bytes_mut().extend_from_slice(entry.answer);
+                    at += 1;
+                }
+                Some(hash) => at += self.run_command(router, position, hash, &entries[at..]),
+            }
+            if self.is_full() {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Executes the first of these commands, with those behind it that can be executed as one, or sends it to the
+    /// partition of its key. Returns how many are done.
+    #[inline]
+    fn run_command(
+        &mut self,
+        router: &mut impl Router,
+        (own, count): (usize, usize),
+        hash: KeyHash,
+        entries: &[Entry<'_>],
+    ) -> usize {
+        let command = &entries[0].command;
+        let partition = if count == 1 { own } else { hash.partition(count) };
+        if partition != own || !self.is_immediate(router, hash, command) {
+            let id = self.push_awaited(command.value.len(), &command.verb);
+            if partition == own {
+                self.last_by_message = Some(id);
+            }
+            router.send(partition, id, hash, command);
+            return 1;
+        }
+        let mut executor = router.executor();
+        let sink = self.sink();
+        let mut done = 1;
+        if Addition::of(command).is_some() && !executor.service.watch.is_watched() {
+            done = add_all(executor.reborrow(), hash, entries, sink.bytes_mut());
+        } else {
+            executor.execute(hash, command, sink.bytes_mut());
+        }
+        if !executor.service.long_values.is_empty() {
+            sink.insert(executor.take_long_values());
+        }
+        done
+    }
+
+    /// Acts on what was decoded behind a batch; `command` is the one that was being decoded. Returns the progress if
+    /// nothing more is decoded now.
+    fn on_end_of_batch(
+        &mut self,
+        router: &mut impl Router,
+        input: &mut &[u8],
+        decoded: &Decoded<'_>,
+        command: &Command<'_>,
+    ) -> Option<Progress> {
+        match *decoded {
+            Decoded::More(needed_bytes) => {
+                self.needed_bytes = needed_bytes;
+                return Some(Progress::Open);
+            }
+            Decoded::Close | Decoded::Quit | Decoded::BinaryQuit(_) => {
+                self.is_broken = matches!(decoded, Decoded::Close);
+                if let Decoded::BinaryQuit(header) = *decoded {
+                    let sink = self.sink().bytes_mut();
+                    response::respond(sink, header, response::SUCCESS, &[], &[], &[], 0);
+                }
+                self.is_closing = true;
+                *input = &[];
+                return Some(Progress::Close);
+            }
+            Decoded::Large { length, has_line_end } => {
+                let (own, count) = router.position();
+                let stored_key = &mut [0; KEY_BYTES_MAX];
+                let hash = router.executor().partition.processor.hash(command.stored_key(stored_key));
+                let partition = if count == 1 { own } else { hash.partition(count) };
+                let line_end_bytes = if has_line_end { 2 } else { 0 };
+                self.incoming =
+                    Some(Box::new(Incoming::new(command, hash, partition, length, line_end_bytes)));
+            }
+            _ => self.on_other(router, decoded),
+        }
+        None
     }
 
     /// Consumes input that belongs to the arriving value. `None` once it is complete.
@@ -973,6 +973,45 @@ fn add_all(mut executor: Executor<'_>, hash: KeyHash, entries: &[Entry<'_>], out
     let key = first.command.key;
     let same = entries.iter().take_while(|entry| entry.hash == Some(hash) && entry.command.key == key);
     executor.add_all(hash, key, same.map_while(|entry| Addition::of(&entry.command)), out)
+}
+
+/// Decodes commands into `batch`, and prefetches the buckets of their keys. Returns their number, and what was decoded
+/// behind them, if that is something else.
+#[inline]
+fn decode_batch<'a>(
+    decoder: &mut Decoder,
+    processor: &Processor,
+    input: &mut &'a [u8],
+    batch: &mut Vec<Entry<'a>>,
+) -> (usize, Option<Decoded<'a>>) {
+    let mut length = 0;
+    while length < BATCH {
+        if length == batch.len() {
+            batch.push(Entry::NONE);
+        }
+        let entry = &mut batch[length];
+        if decoder.next_key(input, &mut entry.command) {
+            let hash = processor.hash(entry.command.key);
+            (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
+            length += 1;
+            continue;
+        }
+        match decoder.next(input, &mut entry.command) {
+            Decoded::Command => {
+                let command = &entry.command;
+                let hash = if command.is_base64 {
+                    processor.hash(command.stored_key(&mut [0; KEY_BYTES_MAX]))
+                } else {
+                    processor.hash(command.key)
+                };
+                (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
+            }
+            Decoded::Answer(answer) => (entry.hash, entry.answer) = (None, answer),
+            decoded => return (length, Some(decoded)),
+        }
+        length += 1;
+    }
+    (length, None)
 }
 
 /// Expected length of an awaited answer, bytes.
