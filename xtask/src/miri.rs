@@ -1,5 +1,5 @@
-//! Tests of the unsafe crate under an interpreter that detects undefined behaviour, or a tool that detects invalid
-//! memory accesses.
+//! Tests of the crates with unsafe code under an interpreter that detects undefined behaviour, or a tool that detects
+//! invalid memory accesses.
 
 use std::process::Command;
 
@@ -7,6 +7,9 @@ use anyhow::Result;
 
 use crate::command::{cargo, root, run as run_command, target_dir};
 use crate::deps;
+
+/// Crates with unsafe code, but for the calls of the TLS library and the block of signals before `main`.
+const UNSAFE_CRATES: [&str; 2] = ["nvlane-linux", "nvlane-reactor"];
 
 /// Tests without system calls that Miri lacks: all of the unsafe code except our own system calls.
 const UNDER_MIRI: [&str; 12] = [
@@ -40,7 +43,7 @@ pub(crate) struct Options {
     pub(crate) memcheck: bool,
 }
 
-/// Runs the unit tests of `reactor`.
+/// Runs the unit tests of the crates with unsafe code.
 ///
 /// # Errors
 /// A test fails or violates memory safety.
@@ -73,7 +76,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// As [`run`].
 pub(crate) fn memcheck() -> Result<()> {
     deps::install_valgrind()?;
-    let mut command = cargo(&["test", "--locked", "--package", "nvlane-reactor", "--lib", "--"]);
+    let mut command = cargo(&["test", "--locked", "--lib"]);
+    command.args(UNSAFE_CRATES.iter().flat_map(|name| ["--package", name]));
+    command.arg("--");
     command.args(NOT_UNDER_MEMCHECK.iter().flat_map(|skipped| ["--skip", skipped]));
     command.arg("--test-threads=1");
     // Valgrind runs the test program in cargo's place; the processor it emulates lacks the latest vector instructions.

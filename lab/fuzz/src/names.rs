@@ -5,8 +5,8 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use host::Address;
+use linux::CoreList;
 use proto::doorbell::Policy;
-use reactor::CoreList;
 use store::Spec;
 use wire::id::Nsid;
 use wire::nqn::{HostId, HostName, Nqn};

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use linux::random::SplitMix64;
+use linux::randomness::Randomness;
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerSettings, QueueConnect};
 use proto::host_queue::{Completion, HostEvent, Transfer};
 use proto::zero_copy::Policy as ZeroCopy;
 use proto::{HostQueue, Violation};
-use reactor::random::SplitMix64;
-use reactor::randomness::Randomness;
 use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
 use subsystem::access::HostRights;
 use subsystem::audit::Recorder;

@@ -5,8 +5,8 @@
 use std::panic::catch_unwind;
 use std::path::Path;
 
+use linux::random::SplitMix64;
 use nvlane_fuzz::TARGETS;
-use reactor::random::SplitMix64;
 
 /// Default number of inputs for each function.
 const ROUNDS: u64 = 1000;

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     let usual = if matches!(cli.command, Command::Torture(_)) { "error" } else { "warn" };
     logging::start(&cli.log, usual);
     signals::outlive_file_size_limit();
-    reactor::allow_descriptors();
+    linux::allow_descriptors();
     let result = match cli.command {
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Study(arguments) => study::study(&arguments),

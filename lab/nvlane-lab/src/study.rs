@@ -18,7 +18,7 @@ use command_line::exit::{Ended, Failure, Kind};
 use command_line::output;
 use command_line::signals::EndOnSignal;
 use command_line::values::{cores, run_time, seconds};
-use reactor::CoreList;
+use linux::CoreList;
 use study::bench::{Bench, Cores, Devices, Times};
 use study::catalogue::Entry;
 use study::experiment::{Cell, Error, Experiment};

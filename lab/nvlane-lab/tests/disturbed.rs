@@ -19,7 +19,7 @@ impl BusyLoops {
                 .spawn()
                 .expect("timeout and taskset are there")
         };
-        let cores = reactor::CoreList::allowed().expect("cores");
+        let cores = linux::CoreList::allowed().expect("cores");
         // Two on each core, so that not even a favoured thread has its core to itself.
         Self(cores.cores().iter().take(2).flat_map(|core| [busy(*core), busy(*core)]).collect())
     }
@@ -36,7 +36,7 @@ impl Drop for BusyLoops {
 }
 
 fn has_two_cores() -> bool {
-    reactor::CoreList::allowed().expect("cores").cores().len() >= 2
+    linux::CoreList::allowed().expect("cores").cores().len() >= 2
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_load_beside_its_ceiling_on_a_busy_machine_has_no_share() {
     if !has_two_cores() {
         return;
     }
-    let cores = reactor::CoreList::allowed().expect("cores").cores().to_vec();
+    let cores = linux::CoreList::allowed().expect("cores").cores().to_vec();
     let _busy = BusyLoops::start();
     let ended = Ended::of(
         nvlane()

@@ -1,8 +1,8 @@
 //! Authentication in a run: the secrets of its hosts, and those that the target asks for.
 
 use host::Credentials;
-use reactor::random::SplitMix64;
-use reactor::randomness::Randomness;
+use linux::random::SplitMix64;
+use linux::randomness::Randomness;
 use subsystem::authentication::{Authentication, Secrets};
 use subsystem::config::{AuthenticationConfig, SecretSources, TlsPolicy};
 

@@ -14,7 +14,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use reactor::{Buffer, Completion, File, Moment, Operation, Pool, Timers};
+use linux::Moment;
+use reactor::{Buffer, Completion, File, Operation, Pool, Timers};
 use rustix::io::Errno;
 use store::{Backend, BlockStore, FileStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 

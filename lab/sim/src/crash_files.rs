@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use reactor::whole_file::{FileCalls, place_new, replace};
+use linux::whole_file::{FileCalls, place_new, replace};
 use rustix::io::Errno;
 
 use crate::crash_report::CrashReport;

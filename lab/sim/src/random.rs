@@ -1,6 +1,6 @@
 //! Random choices that a seed determines, the same on every machine.
 
-use reactor::random::{SplitMix64, mix};
+use linux::random::{SplitMix64, mix};
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]

@@ -5,9 +5,10 @@ use std::io::{self, IoSliceMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use linux::Moment;
 use reactor::{
     Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Held, Io, Listener,
-    ListenerTag, Moment, Notice, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
+    ListenerTag, Notice, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
 };
 use subsystem::Serving;
 use subsystem::association::Association;

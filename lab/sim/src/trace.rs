@@ -1,6 +1,6 @@
 //! Event trace of a run: a digest of all events, and a timeline of them if it is to be printed.
 
-use reactor::random::mix;
+use linux::random::mix;
 
 use crate::timeline::{About, Timeline};
 use crate::wire_view::WireView;

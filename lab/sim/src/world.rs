@@ -30,9 +30,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use linux::random::SplitMix64;
+use linux::randomness::Randomness;
 use reactor::File;
-use reactor::random::SplitMix64;
-use reactor::randomness::Randomness;
 use store::{MemorySettings, MemoryStore, Store};
 use subsystem::MEMCACHED;
 use subsystem::audit::Recorder;

@@ -29,7 +29,7 @@ impl Awake {
             let (tells, told) = std::sync::mpsc::channel();
             let ends = Arc::clone(&awake.ends);
             let spin = move || {
-                let placed = reactor::pin(core).and_then(|()| reactor::step_back());
+                let placed = linux::pin(core).and_then(|()| linux::step_back());
                 let is_placed = placed.is_ok();
                 // The other end waits for this message.
                 let _ = tells.send(placed);
@@ -60,7 +60,7 @@ impl Drop for Awake {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use reactor::CoreList;
+    use linux::CoreList;
 
     use super::*;
 
@@ -87,7 +87,7 @@ mod tests {
         let core = CoreList::allowed().unwrap().cores()[0];
         let _awake = Awake::start(Cores { host: core, target: core }).unwrap();
         let late = std::thread::spawn(move || {
-            reactor::pin(core).unwrap();
+            linux::pin(core).unwrap();
             let late = (0..50).map(|_| {
                 let began = Instant::now();
                 std::thread::sleep(Duration::from_millis(1));

@@ -87,7 +87,7 @@ pub(crate) fn drive_with(
 ) -> Result<Driven, Error> {
     let run = || -> Result<Driven, Error> {
         if let Some(cores) = bench.cores {
-            reactor::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
+            linux::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
         }
         Loop::connect(served.address(), spread, classes)?.run(bench, served, &mut on_edge)
     };

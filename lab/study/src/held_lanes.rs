@@ -51,7 +51,7 @@ impl HeldLanes {
         depth: u16,
         tls_key: Option<&Path>,
     ) -> Result<Self, Error> {
-        let most = host_lane_count_max(reactor::allow_descriptors());
+        let most = host_lane_count_max(linux::allow_descriptors());
         let mut held_lanes = Self { holders: Vec::new() };
         let mut left = count;
         while left > 0 {
@@ -120,7 +120,7 @@ impl Drop for Holder {
 /// # Errors
 /// A lane does not connect or does not answer.
 pub fn hold(address: &Address, count: u64, depth: u16, tls_key: Option<&Path>) -> Result<(), Error> {
-    reactor::allow_descriptors();
+    linux::allow_descriptors();
     let tls = tls_key.map(keys::tls_of_file).transpose()?;
     let options = Options { depth, keep_alive: KEEP_ALIVE, tls, ..Options::default() };
     let mut lanes = Lanes::connect(address, usize::try_from(count).unwrap_or(usize::MAX), &options)?;

@@ -24,7 +24,7 @@ const SETTLING: Duration = Duration::from_secs(11);
 pub(crate) fn check(bench: &Bench, lanes: u64) -> Result<(), Error> {
     let most = match &bench.server {
         Some(server) => server.machine().lane_count_max,
-        None => target_lane_count_max(reactor::allow_descriptors()),
+        None => target_lane_count_max(linux::allow_descriptors()),
     };
     if lanes <= most {
         return Ok(());

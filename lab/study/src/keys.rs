@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use host::Credentials;
-use reactor::randomness::Randomness;
+use linux::randomness::Randomness;
 use security::group::Group;
 use security::hash::HashFunction;
 use security::psk::Derivation;

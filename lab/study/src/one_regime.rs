@@ -68,7 +68,7 @@ mod tests {
 
     /// A bench on one core, whose threads never run at the same time: times of a cache line are those that a test adds.
     fn bench() -> Bench {
-        let core = reactor::CoreList::allowed().unwrap().cores()[0];
+        let core = linux::CoreList::allowed().unwrap().cores()[0];
         Bench { cores: Some(Cores { host: core, target: core }), ..Bench::for_tests() }
     }
 

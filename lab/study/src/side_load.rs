@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use reactor::{CoreList, pin, step_back};
+use linux::{CoreList, pin, step_back};
 
 use crate::bench::{Bench, Cores};
 use crate::error::Error;

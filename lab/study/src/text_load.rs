@@ -223,7 +223,7 @@ pub(crate) fn run(
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if let Some(core) = core {
-                reactor::pin(core).map_err(|error| Error::system("pin the load's thread", error))?;
+                linux::pin(core).map_err(|error| Error::system("pin the load's thread", error))?;
             }
             drive(place, protocol, load, &mut on_edge, is_stopped)
         });

@@ -54,7 +54,7 @@ impl TextSockets {
             let ends = Arc::clone(&ends);
             move || {
                 if let Some(core) = core {
-                    reactor::pin(core)?;
+                    linux::pin(core)?;
                 }
                 let _ = tells_id.send(rustix::thread::gettid());
                 serve(&listener, &ends)

@@ -87,7 +87,7 @@ struct Sight {
 
 /// Runs the flood.
 pub(crate) fn run(options: &FloodOptions) -> Result<FloodReport> {
-    reactor::allow_descriptors();
+    linux::allow_descriptors();
     let cores = if options.is_timed { Cores::apart()? } else { None };
     let of_target = options.cores.clone().or_else(|| cores.as_ref().map(Cores::of_target));
     let target = start(options, of_target, "target.log")?;

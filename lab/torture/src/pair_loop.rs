@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use host::Association;
 use host::BlockingKeyValue;
+use linux::CoreList;
 use load::random::Prng;
 use peer::port::free_address;
-use reactor::CoreList;
 
 use crate::clients::{Client, Flushed, MemcachedClient, NvmeClient};
 use crate::hosts::{self, KILLS_PER_HOST};

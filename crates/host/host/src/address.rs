@@ -192,7 +192,7 @@ fn interface_index(zone: &str) -> std::io::Result<u32> {
     if let Ok(index) = zone.parse() {
         return Ok(index);
     }
-    reactor::interface_index(zone)
+    linux::interface_index(zone)
         .map_err(|error| std::io::Error::new(error.kind(), format!("interface {zone}: {error}")))
 }
 

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use linux::randomness::Randomness;
 use proto::host_controller::{ControllerError, ControllerSettings, RequestData};
-use reactor::randomness::Randomness;
 use security::fresh::{Fresh, RANDOM_BYTES};
 use security::group::Group;
 use security::hash::HashFunction;

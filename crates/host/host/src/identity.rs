@@ -6,8 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use reactor::randomness::Randomness;
-use reactor::whole_file::{FileCalls, SystemFiles, place_new};
+use linux::randomness::Randomness;
+use linux::whole_file::{FileCalls, SystemFiles, place_new};
 use wire::nqn::{HostId, Nqn};
 use wire::uuid::Uuid;
 

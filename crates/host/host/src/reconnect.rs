@@ -68,7 +68,7 @@
 //! caller receives its completion only after a caller has received [`Failure::Unflushed`], ends with
 //! [`Failure::Interrupted`]: no later Flush covers it.
 
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 
 use crate::failure::Failure;
 

@@ -102,7 +102,7 @@ fn remedy(message: &str) -> String {
     let error = Errno::MFILE.into();
     // As the standard library writes it.
     let is_meant = message.contains(&format!("{error}")) && !message.contains("ulimit");
-    if is_meant { reactor::descriptor_remedy(&error).unwrap_or_default() } else { String::new() }
+    if is_meant { linux::descriptor_remedy(&error).unwrap_or_default() } else { String::new() }
 }
 
 /// Handles clap's errors and `--help`. An invalid value gets one line with the valid ones; for

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reactor::CoreList;
+use linux::CoreList;
 
 /// Longest duration that can be given: 30 years.
 const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
@@ -36,7 +36,7 @@ pub fn cores(text: &str) -> anyhow::Result<CoreList> {
     let wanted = text.parse::<CoreList>()?;
     // The current affinity may be smaller than the set of cores allowed: only pinning shows which are.
     std::thread::scope(|scope| {
-        let tried = scope.spawn(|| wanted.cores().iter().try_for_each(|&core| reactor::pin(core)));
+        let tried = scope.spawn(|| wanted.cores().iter().try_for_each(|&core| linux::pin(core)));
         tried.join().expect("it does not panic")
     })?;
     Ok(wanted)

@@ -61,7 +61,7 @@ pub fn transfer_ns(cores: (usize, usize)) -> io::Result<Option<f64>> {
     let (line, ends) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let far = scope.spawn(|| {
-            reactor::pin(cores.1).inspect_err(|_| ends.store(true, Ordering::Relaxed))?;
+            linux::pin(cores.1).inspect_err(|_| ends.store(true, Ordering::Relaxed))?;
             while !ends.load(Ordering::Relaxed) {
                 // Odd numbers are the near side's.
                 let seen = line.load(Ordering::Acquire);
@@ -73,7 +73,7 @@ pub fn transfer_ns(cores: (usize, usize)) -> io::Result<Option<f64>> {
             Ok::<_, io::Error>(())
         });
         let near = scope.spawn(|| {
-            let fastest = reactor::pin(cores.0).map(|()| fastest_batch_ns(&line, &ends));
+            let fastest = linux::pin(cores.0).map(|()| fastest_batch_ns(&line, &ends));
             ends.store(true, Ordering::Relaxed);
             fastest
         });
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_line_takes_nanoseconds_between_two_cores() {
-        let allowed = reactor::CoreList::allowed().unwrap();
+        let allowed = linux::CoreList::allowed().unwrap();
         let &[near, far, ..] = allowed.cores() else {
             eprintln!("skipped: one core");
             return;

@@ -204,7 +204,7 @@ fn answer(
     ends: &AtomicBool,
 ) -> io::Result<(CpuTime, Option<Loss>)> {
     if let Some((_, core)) = spec.cores {
-        reactor::pin(core)?;
+        linux::pin(core)?;
     }
     let io_bytes = spec.io_bytes as usize;
     let materials = Material::of(spec);
@@ -291,7 +291,7 @@ fn ask(
     await_far: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<CeilingResult> {
     if let Some((core, _)) = spec.cores {
-        reactor::pin(core)?;
+        linux::pin(core)?;
     }
     let io_bytes = spec.io_bytes as usize;
     let materials = Material::of(spec);

@@ -375,7 +375,7 @@ pub fn run(
                 let core = cores.get(at % cores.len().max(1)).copied();
                 let (phase, filled) = (&phase, &filled);
                 scope.spawn(move || -> Result<KeyValueResult, KeyValueError> {
-                    let pinned = core.map_or(Ok(()), reactor::pin);
+                    let pinned = core.map_or(Ok(()), linux::pin);
                     worker.run(phase, filled, pinned.err())
                 })
             })

@@ -1,7 +1,7 @@
 //! Random numbers that repeat: streams of one seed, and numbers below a count by multiplication.
 
-use reactor::random::SplitMix64;
-pub use reactor::random::mix;
+use linux::random::SplitMix64;
+pub use linux::random::mix;
 
 /// A seeded generator of 64-bit numbers. Not for secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]

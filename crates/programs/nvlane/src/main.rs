@@ -103,7 +103,7 @@ fn main() -> ExitCode {
     }
     logging::start(&cli.log, if is_service { "info" } else { "warn" });
     signals::outlive_file_size_limit();
-    reactor::allow_descriptors();
+    linux::allow_descriptors();
     let result = match cli.command {
         Command::Quickstart(arguments) => quickstart::quickstart(&arguments),
         Command::Target(arguments) => serve::target(&arguments, mask),

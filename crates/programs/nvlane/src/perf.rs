@@ -19,13 +19,14 @@ use command_line::output;
 use command_line::values::{cores, run_time, seconds};
 use host::reconnect::ReconnectSettings;
 use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, Tuning, ZeroCopy};
+use linux::CoreList;
 use load::account::ProcessAccount;
 use load::keys::Distribution;
 use load::report::{LaneResult, fio_json, fio_logs, text};
 use load::runner::{self, Finished, LocalStorage, RunSettings};
 use load::steady::SlopeLimit;
 use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
-use reactor::{CoreList, MaxSegment, SpinPolicy};
+use reactor::{MaxSegment, SpinPolicy};
 
 use doorbells::Doorbells;
 use place::Place;

@@ -12,6 +12,7 @@ use command_line::exit::{Ended, Failure, Kind};
 use command_line::output;
 use command_line::signals::EndOnSignal;
 use host::{Address, Association, Options, Receive};
+use linux::CoreList;
 use load::account::ProcessAccount;
 use load::ceiling::{CeilingSpec, measure};
 use load::disturbance::{Disturbance, Unmeasured};
@@ -21,7 +22,6 @@ use load::runner::{self, Finished, RunSettings};
 use load::steady::median;
 use load::target_process::TargetProcess;
 use load::workload::{Pattern, Sizes, Stop, Workload};
-use reactor::CoreList;
 use serde_json::{Value, json};
 use wire::id::Nsid;
 

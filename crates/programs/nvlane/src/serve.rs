@@ -22,7 +22,8 @@ use command_line::exit::{Ended, Failure};
 use command_line::secret_argument::source_of;
 use command_line::values::cores;
 use host::{DoorbellPolicy, Receive, ZeroCopy};
-use reactor::{CoreList, EngineKind, SignalMask, SpinPolicy};
+use linux::{CoreList, SignalMask};
+use reactor::{EngineKind, SpinPolicy};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -209,7 +210,7 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
     let config = configure(arguments, file.as_ref())?;
     StateFile::check(arguments.state.as_deref())?;
     // Fast while the process has few threads.
-    reactor::reserve_descriptors(descriptor_count(&config));
+    linux::reserve_descriptors(descriptor_count(&config));
     end_with_any_reactor();
     warn_about_memory(&config);
     let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;

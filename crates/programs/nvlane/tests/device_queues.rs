@@ -13,7 +13,7 @@ mod veth;
 use std::collections::BTreeMap;
 
 use host::{Association, BusyPoll, LaneSet, Options};
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 use serde_json::Value;
 use wire::id::Nsid;
 
@@ -32,7 +32,7 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
             reactor::EngineKind::Uring => "uring",
             reactor::EngineKind::Epoll => "epoll",
         };
-        let cores = format!("{}", reactor::CoreList::allowed().expect("cores"));
+        let cores = format!("{}", linux::CoreList::allowed().expect("cores"));
         let arguments = format!("--engine {engine} --cores {cores} --placement napi --busy-poll 50");
         let target =
             Target::start(env!("CARGO_BIN_EXE_nvlane"), &network, directory.path(), "ram:1M", &arguments);

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
 use host::{Address, Association, LaneSet, Options};
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 use tempfile::TempDir;
 use wire::id::Nsid;
 

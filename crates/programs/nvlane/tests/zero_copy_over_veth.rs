@@ -11,7 +11,7 @@ mod setup;
 mod veth;
 
 use host::{Association, LaneSet, Options, ZeroCopy};
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 use serde_json::Value;
 use wire::id::Nsid;
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use reactor::Moment;
-use reactor::random::SplitMix64;
+use linux::Moment;
+use linux::random::SplitMix64;
 
 use crate::pair::{Attributes, Condition, Stored};
 use crate::partition::Partition;

@@ -4,7 +4,8 @@ mod resize;
 
 use std::io;
 
-use reactor::{Chunk, Moment};
+use linux::Moment;
+use reactor::Chunk;
 
 pub use resize::ResizeStep;
 use resize::Resizing;

@@ -12,7 +12,7 @@
 //!                   │ if the wall clock shows less than before, not at all: every pair with an expiry has expired
 //! ```
 
-use reactor::Moment;
+use linux::Moment;
 
 /// The longest time without another mark, s, if pairs expire meanwhile.
 pub(crate) const UNMARKED_S: i64 = 60;

@@ -29,7 +29,7 @@
 
 use std::ops::RangeInclusive;
 
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 
 use crate::ghosts::{Ghost, Ghosts};
 use crate::item::{BITS_AT, FETCHED, HELD, USED_ONCE, USES};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 
 use crate::pair::{Attributes, Condition, Stored};
 use crate::processor::Processor;

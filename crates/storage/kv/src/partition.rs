@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use reactor::Moment;
+use linux::Moment;
 
 use crate::clock::Clock;
 use crate::log::{Log, LogSettings};

@@ -18,7 +18,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use reactor::randomness::Randomness;
+use linux::randomness::Randomness;
 use rustix::fs::XattrFlags;
 use wire::uuid::Uuid;
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use kv::{MemoryLimit, Partition, Settings, Usage};
-use reactor::Moment;
+use linux::Moment;
 
 pub use crate::key_value::examine::{ExaminedFile, PartitionReport};
 use crate::key_value::file::KeyValueFile;

@@ -13,7 +13,8 @@
 //! namespace: the caller has checked them against the geometry. If the namespace has shrunk since, the reply is
 //! [`StoreError::Truncated`].
 
-use reactor::{Buffer, Completion, Moment, Operation, Payload, Pool};
+use linux::Moment;
+use reactor::{Buffer, Completion, Operation, Payload, Pool};
 
 use crate::health::Health;
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use linux::Moment;
 use nvlane_store::{Backend, BlockStore, Geometry, Reply, Request, Spec, Store, StoreIo, Ticket};
-use reactor::{Completion, CountingAllocator, File, Moment, Operation, Payload, Pool};
+use reactor::{Completion, CountingAllocator, File, Operation, Payload, Pool};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

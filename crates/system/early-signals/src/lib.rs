@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use reactor::SignalMask;
+use linux::SignalMask;
 
 static FORMER: OnceLock<SignalMask> = OnceLock::new();
 
@@ -21,12 +21,12 @@ static FORMER: OnceLock<SignalMask> = OnceLock::new();
 static BLOCK: extern "C" fn() = block;
 
 extern "C" fn block() {
-    FORMER.get_or_init(reactor::block_signals);
+    FORMER.get_or_init(linux::block_signals);
 }
 
 /// The mask that the main thread had before.
 pub fn former_mask() -> SignalMask {
-    *FORMER.get_or_init(reactor::block_signals)
+    *FORMER.get_or_init(linux::block_signals)
 }
 
 #[cfg(test)]

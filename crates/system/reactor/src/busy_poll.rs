@@ -9,7 +9,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::socket_option::{get, set};
+use linux::socket_option::{get, set};
 
 /// The longest that a ring polls before it sleeps, µs; the other switches take the same here.
 pub const BUSY_POLL_US_MAX: u32 = 10_000;

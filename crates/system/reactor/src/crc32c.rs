@@ -190,7 +190,7 @@ mod x86_64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::SplitMix64;
+    use linux::random::SplitMix64;
 
     /// One bit at a time.
     fn by_definition(mut register: u32, bytes: &[u8]) -> u32 {

@@ -11,11 +11,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::buffers::Pool;
 use crate::busy_poll::{Arrival, BusyPolling};
-use crate::moment::Moment;
 use crate::operation::{Completion, Operation, Token};
 use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent};
 use crate::zero_copy::{Held, Notice};
+use linux::Moment;
 
 /// A socket of one reactor. Never reused for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,13 +56,13 @@ impl Connection {
         }
     }
 
-    /// Sets the priority of its packets, see [`set_priority`](crate::set_priority).
+    /// Sets the priority of its packets, see [`set_priority`](linux::socket_option::set_priority).
     ///
     /// # Errors
     /// If the kernel refuses it.
     pub fn set_priority(&self, priority: u8) -> std::io::Result<()> {
         match &self.handle {
-            ConnectionHandle::Os(fd) => crate::socket_option::set_priority(fd, priority),
+            ConnectionHandle::Os(fd) => linux::socket_option::set_priority(fd, priority),
             ConnectionHandle::Simulated(_) => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use crate::socket_option::{set_tcp, tcp};
+use linux::socket_option::{set_tcp, tcp};
 
 /// Maximum segment size of a connection, bytes: data and TCP options of a packet, without its headers. Set before a
 /// connect, it limits what this end sends, and, announced in the SYN, what the peer sends.

@@ -25,18 +25,17 @@ use std::time::Instant;
 use crate::accept_pace::AcceptPace;
 use crate::buffers::Pool;
 use crate::busy_poll::{Arrival, BusyPolling};
-use crate::descriptors;
 use crate::engine::Engine;
 use crate::event::Interest;
 use crate::io::{Application, Connection, ConnectionHandle, Io, ListenerTag, SocketId};
 use crate::mailbox::{Address, Mailbox};
-use crate::moment::{Moment, MomentClock};
 use crate::operation::{Operation, Token};
 use crate::program_allocator::give_back_freed_memory;
 use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent, Socket};
 use crate::timers::Timers;
 use crate::zero_copy::{Held, LingeringClose, Notice, abort_all};
+use linux::{Moment, MomentClock};
 
 /// Polled sockets beyond this many are watched again at once.
 const POLLED_SOCKET_COUNT_MAX: usize = 8;
@@ -447,7 +446,7 @@ impl<M: Send + 'static> ReactorIo<M> {
                 Ok(None) => break,
                 Err(error) => {
                     if self.now_ns >= self.accept_warning_ns {
-                        let remedy = descriptors::remedy(&error).unwrap_or_default();
+                        let remedy = linux::descriptor_remedy(&error).unwrap_or_default();
                         tracing::warn!(%error, "cannot accept connections; the listener pauses between attempts{remedy}");
                         self.accept_warning_ns = self.now_ns + WARNING_NS;
                     }

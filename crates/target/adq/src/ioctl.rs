@@ -32,12 +32,12 @@ impl Ioctl {
 
     /// The cookie of the network namespace.
     pub(crate) fn network_cookie(&self) -> std::io::Result<u64> {
-        reactor::network_cookie(&self.socket)
+        linux::network_cookie(&self.socket)
     }
 
     /// Exchanges a structure with the driver.
     fn exchange(&self, request: &mut [u8]) -> Result<(), Errno> {
-        reactor::ethtool_ioctl(&self.socket, &self.interface, request)
+        linux::ethtool_ioctl(&self.socket, &self.interface, request)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use reactor::whole_file::{SystemFiles, replace};
+use linux::whole_file::{SystemFiles, replace};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;

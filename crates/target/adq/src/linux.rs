@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use reactor::SockOps;
+use linux::SockOps;
 use rustix::io::Errno;
 
 use crate::change::{Change, MQPRIO_HANDLE};

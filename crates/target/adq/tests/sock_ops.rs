@@ -5,13 +5,13 @@ use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
+use linux::socket_option::priority;
 use nvlane_adq::change::Change;
 use nvlane_adq::config::Side;
 use nvlane_adq::control_group::{Group, topmost_group};
 use nvlane_adq::kernel::Kernel as _;
 use nvlane_adq::linux::LinuxDevice;
 use nvlane_adq::sock_ops::{SocketProgram, SocketRule};
-use reactor::priority;
 
 /// A control group with this process in it; both are as before on drop.
 struct OwnGroup {

@@ -22,12 +22,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kv::{Attributes, Condition, Eviction, Kept, KeyHash, Partition, Processor, Settings, Stored};
+use linux::Moment;
+use linux::random::SplitMix64;
 use nvlane_memcached::{
     AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerAddress, ListenerSettings,
     ListenerStats, Progress, Router, Service, Session, Verb,
 };
-use reactor::random::SplitMix64;
-use reactor::{Lines, Moment, prefetch};
+use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
 

@@ -20,10 +20,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use linux::CoreList;
 use proto::doorbell::Policy as DoorbellPolicy;
 use proto::receive::Receive;
 use proto::zero_copy::Policy as ZeroCopy;
-use reactor::{BusyPoll, CoreList, EngineKind, SpinPolicy};
+use reactor::{BusyPoll, EngineKind, SpinPolicy};
 use store::Spec;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
 use wire::id::{Cntlid, Nsid};

@@ -6,12 +6,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use linux::CoreList;
+use linux::randomness::Randomness;
 use proto::ReceivePlan;
 use proto::controller_queue::QueueSettings;
 use proto::handshake::ControllerOffer;
 use proto::zero_copy::Policy as ZeroCopy;
-use reactor::randomness::Randomness;
-use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Settings, TurnCounters};
+use reactor::{Address, EngineKind, Features, Mailbox, Reactor, Settings, TurnCounters};
 use wire::nqn::Nqn;
 
 use crate::audit::{AuditLog, Changed, Event, Recorder};
@@ -395,9 +396,9 @@ struct Plan {
 fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) -> io::Result<()> {
     let index = plan.index;
     // Storage threads inherit it.
-    reactor::block_signals();
+    linux::block_signals();
     let made = match plan.core {
-        Some(core) => reactor::pin(core),
+        Some(core) => linux::pin(core),
         None => Ok(()),
     }
     .and_then(|()| {

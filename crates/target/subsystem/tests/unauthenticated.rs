@@ -36,7 +36,7 @@ fn processor_s() -> f64 {
 
 #[test]
 fn a_thousand_hosts_that_do_not_authenticate_hold_little_and_compute_nothing() {
-    reactor::allow_descriptors();
+    linux::allow_descriptors();
     let directory = tempfile::tempdir().expect("a directory");
     let key = directory.path().join("key");
     fs::write(&key, SECRET).expect("a file");

@@ -1,11 +1,11 @@
 //! Section 3: command capsules and their data pointers.
 
+use linux::random::SplitMix64;
 use peer::finding::{About, Check, Finding, differs, holds, skipped};
 use peer::link::{Got, term, term_at};
 use peer::pdu::{Draft, in_capsule};
 use peer::queue::{Answer, Move, Queue, Step, expect_status};
 use peer::raw_host::{enable, enabled, identify, wait_ready};
-use reactor::random::SplitMix64;
 use wire::U64;
 use wire::fabrics::{Disconnect, PropertyGet};
 use wire::id::Nsid;

@@ -1,6 +1,6 @@
 //! The content that the simulator writes into a block, so that a read of it identifies the write it saw.
 
-use reactor::random::mix;
+use linux::random::mix;
 
 use crate::finding::Finding;
 

@@ -1,6 +1,6 @@
 //! The clocks of the target's machine. Time passes while it is suspended or off; its wall clock may be wrong.
 
-use reactor::Moment;
+use linux::Moment;
 
 use crate::random::Random;
 use crate::scenario::{SECOND, WALL_AHEAD_S};

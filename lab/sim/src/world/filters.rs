@@ -1,7 +1,7 @@
 //! The requests that the error filters of the second namespace may fail: requests of their kinds, and no more of them
 //! than they have counted. Each life of the namespace has filters of its own, which count from the beginning.
 
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 use store::{Fault, FaultKind, FaultRate, Filter, Kind as RequestKind, Spec};
 use wire::status::Status;
 

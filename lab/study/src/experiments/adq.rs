@@ -177,7 +177,7 @@ impl Experiment for Adq {
             }
             Some(_) => {}
         }
-        let most = host_lane_count_max(reactor::allow_descriptors());
+        let most = host_lane_count_max(linux::allow_descriptors());
         if u64::from(MOST) > most { Err(lacking("lanes", MOST * 2)) } else { Ok(()) }
     }
 

@@ -58,7 +58,7 @@ impl Experiment for Connections {
     }
 
     fn check(&self, _: &Bench) -> Result<(), Error> {
-        let most = host_lane_count_max(reactor::allow_descriptors());
+        let most = host_lane_count_max(linux::allow_descriptors());
         match LANE_COUNTS.into_iter().find(|&lanes| u64::from(lanes) > most) {
             None => Ok(()),
             Some(lanes) => Err(Error::Lacking(format!(

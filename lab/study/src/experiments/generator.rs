@@ -100,7 +100,7 @@ fn ours(bench: &Bench, depth: u32) -> Result<Values, Error> {
         workload.plan(&geometry, load::verify::new_run_id()).map_err(load::runner::RunError::Workload)?;
     let run = || -> Result<Values, Error> {
         if let Some(cores) = bench.cores {
-            reactor::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
+            linux::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
         }
         let clock = Instant::now();
         let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);

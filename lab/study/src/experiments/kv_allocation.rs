@@ -86,7 +86,7 @@ impl Experiment for KvAllocation {
         let work = WORKS.iter().find(|work| work.name == name).expect("a cell of ours");
         let run = || -> Result<Churned, Error> {
             if let Some(cores) = bench.cores {
-                reactor::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
+                linux::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
             }
             churn(MEMORY_BYTES, work.old, work.new, seed, &|| bench.is_stopped())
         };

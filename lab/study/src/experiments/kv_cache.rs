@@ -97,8 +97,7 @@ impl KvCache {
         let prefetches = cell.text("place") == ALONE;
         let run = || -> Result<(f64, Disturbance), Error> {
             if let Some(cores) = bench.cores {
-                reactor::pin(cores.target)
-                    .map_err(|error| Error::system("tie a thread to its core", error))?;
+                linux::pin(cores.target).map_err(|error| Error::system("tie a thread to its core", error))?;
             }
             let watch = Watch::thread();
             let times = (bench.times.warm_up, bench.times.measure);

@@ -186,7 +186,7 @@ impl Experiment for KvNeighbour {
         } else {
             let memory = self.memory.get_or_insert_with(|| MemoryLoad::new(MEMORY_BYTES));
             let program = || -> Result<(f64, Option<Loss>), Error> {
-                reactor::pin(division.program)
+                linux::pin(division.program)
                     .map_err(|error| Error::system("tie a thread to its core", error))?;
                 let watch = Watch::thread();
                 let bytes_per_s = memory.run(access, (warm_up, measure), &|| bench.is_stopped())?;

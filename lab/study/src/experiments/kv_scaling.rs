@@ -1,7 +1,7 @@
 //! `kv-scaling`: one target with more reactors, and more targets.
 
+use linux::CoreList;
 use load::key_value::{KeyValueLoad, KeyValueResult, Mix};
-use reactor::CoreList;
 
 use super::prelude::*;
 use crate::key_value::Pairs;

@@ -120,7 +120,7 @@ const KERNEL: &[Row] = &[
 const PROGRAM: &[Row] = &[
     (In(Application), &["nvlane_load::", "nvlane_study::", "nvlane_peer::", "nvlane::"]),
     (In(Nvme), &[
-        "nvlane_host::", "nvlane_proto::", "nvlane_wire::", "nvlane_subsystem::", "nvlane_reactor::", "nvlane_security::",
+        "nvlane_host::", "nvlane_proto::", "nvlane_wire::", "nvlane_subsystem::", "nvlane_reactor::", "nvlane_security::", "nvlane_linux::",
         // The queue of a mailbox.
         "std::sync::mpmc", "std::sync::mpsc",
         "crc_fast::",
@@ -133,7 +133,7 @@ const PROGRAM: &[Row] = &[
     (In(Copies), &["memmove", "memcpy", "memset", "compiler_builtins::mem"]),
     (In(Scheduling), &["std::thread::park", "std::thread::functions", "pthread_", "futex", "lll_lock", "std::sys::sync", "sched_yield"]),
     (In(Memory), &["mi_", "libmimalloc_sys::", "mimalloc::", "malloc", "free", "calloc", "realloc", "int_malloc", "int_free", "mmap", "munmap", "madvise"]),
-    (Caller, &["nvlane_reactor::random", "std::", "core::", "alloc::"]),
+    (Caller, &["nvlane_linux::random", "std::", "core::", "alloc::"]),
 ];
 
 /// The layer that a kernel function belongs to, by its name.
@@ -216,7 +216,7 @@ mod tests {
             ("nvlane_host::lane_core::LaneCore<B>::on_bytes", In(Nvme)),
             ("nvlane_reactor::turn::Reactor<A>::turn", In(Nvme)),
             ("nvlane_reactor::ring::RingEngine::submit", In(SystemCalls)),
-            ("nvlane_reactor::random::mix", Caller),
+            ("nvlane_linux::random::mix", Caller),
             ("nvlane_store::block::null::NullBackend::start", In(Storage)),
             ("rustix::backend::net::syscalls::recv", In(SystemCalls)),
             ("[vdso]", In(SystemCalls)),

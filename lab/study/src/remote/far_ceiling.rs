@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use linux::randomness::Randomness;
 use load::ceiling::CeilingSpec;
 use load::ceiling::far_end::{FarEnd, KEY_BYTES};
 use load::workload::format_bytes;
-use reactor::randomness::Randomness;
 use wire::text::to_hex;
 
 use super::protocol::{Reply, StartCeiling};

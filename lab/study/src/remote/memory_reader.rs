@@ -49,7 +49,7 @@ pub(super) fn start(
     }
     let access = start.access;
     Measuring::start("the program that reads memory", move |stops| {
-        reactor::pin(core).map_err(|error| format!("core {core}: {error}"))?;
+        linux::pin(core).map_err(|error| format!("core {core}: {error}"))?;
         let watch = Watch::thread();
         let is_stopped = || stops.load(Ordering::Relaxed);
         let read = memory.run(access, (warm_up, measure), &is_stopped);
@@ -62,7 +62,7 @@ pub(super) fn start(
 mod tests {
     use std::time::Instant;
 
-    use reactor::CoreList;
+    use linux::CoreList;
 
     use super::*;
     use crate::memory_load::Access;

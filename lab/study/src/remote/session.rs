@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use linux::CoreList;
+use linux::randomness::Randomness;
 use load::account::Reading;
 use load::cpu;
 use load::environment::Environment;
 use load::workload::format_bytes;
-use reactor::CoreList;
-use reactor::randomness::Randomness;
 use security::access_token::CHALLENGE_BYTES;
 use security::secret::Secret;
 use security::tls_key::TlsKey;
@@ -117,7 +117,7 @@ pub(super) fn serve(
         ceiling: None,
         reader: None,
         memory: None,
-        lane_count_max: target_lane_count_max(reactor::allow_descriptors()),
+        lane_count_max: target_lane_count_max(linux::allow_descriptors()),
     };
     let ended = session.run(&mut lines, peer, &is_stopped);
     // The targets have ended before the next study begins.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use reactor::CoreList;
+use linux::CoreList;
 use security::access_token::AccessToken;
 
 use super::ports::PortRange;

@@ -4,7 +4,7 @@
 //! attackers share the healthy host's, and run only while it is idle (`SCHED_IDLE`).
 
 use anyhow::{Context, Result};
-use reactor::{CoreList, pin, step_back};
+use linux::{CoreList, pin, step_back};
 
 /// The assignment of cores.
 #[derive(Clone, Debug)]

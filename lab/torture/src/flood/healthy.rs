@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use host::{Association, Completion, Lane, Namespace, Options};
+use linux::step_back;
 use load::histogram::Histogram;
 use load::random::Prng;
-use reactor::step_back;
 use rustix::time::{ClockId, clock_gettime};
 use wire::id::Nsid;
 

@@ -93,7 +93,7 @@ impl<'a, D: Destination> Worker<'a, D> {
 
     fn open(self) -> Result<Running<'a, D>, host::Error> {
         if let Some(core) = self.thread.core {
-            reactor::pin(core).map_err(|error| host::Error::System {
+            linux::pin(core).map_err(|error| host::Error::System {
                 doing: "tie a thread to its core",
                 cause: error.into(),
             })?;

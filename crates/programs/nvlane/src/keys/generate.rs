@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use command_line::exit::{Ended, Failure};
 use command_line::output;
-use reactor::randomness::Randomness;
+use linux::randomness::Randomness;
 use security::hash::HashFunction;
 use security::secret::Secret;
 use security::secret_bytes::SecretBytes;

@@ -13,12 +13,12 @@ use command_line::output;
 use command_line::signals::EndOnSignal;
 use command_line::values::{cores, run_time, seconds};
 use host::{Address, Association, Options};
+use linux::CoreList;
 use load::account::{Account, ProcessAccount};
 use load::environment::Environment;
 use load::key_value::{KeyValueError, KeyValueLoad, Mix, Report, run};
 use load::keys::Distribution;
 use load::workload::Sizes;
-use reactor::CoreList;
 use serde::Serialize;
 
 use super::{Ended, Way};

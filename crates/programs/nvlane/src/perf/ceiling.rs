@@ -11,11 +11,11 @@ use command_line::exit::Failure;
 use command_line::output;
 use command_line::values::{cores, run_time, seconds};
 use host::{Options, Receive};
+use linux::CoreList;
 use load::ceiling::{CeilingResult, CeilingSpec, measure};
 use load::environment::Environment;
 use load::report::Report;
 use load::workload::{Mix, Pace, Pattern, Workload};
-use reactor::CoreList;
 use security::psk::Cipher;
 use serde_json::{Value, json};
 

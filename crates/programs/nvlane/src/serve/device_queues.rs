@@ -13,7 +13,7 @@ use adq::kernel::Kernel as _;
 use adq::layout::PlacedClass;
 use adq::linux::{LinuxDevice, receive_queues_of_napi};
 use adq::verify::verify;
-use reactor::CoreList;
+use linux::CoreList;
 use serde::{Deserialize, Serialize};
 use subsystem::config::MemcachedAddress;
 use subsystem::placement_policy::PlacementPolicy;
@@ -252,7 +252,7 @@ fn of_target(journal: &Journal, queues: u16, class: &PlacedClass, serving: &Serv
 /// Whether this process may give a socket a priority.
 fn may_set(priority: u8) -> std::io::Result<()> {
     // Any kind of socket shows it.
-    reactor::set_priority(&std::os::unix::net::UnixDatagram::unbound()?, priority)
+    linux::socket_option::set_priority(&std::os::unix::net::UnixDatagram::unbound()?, priority)
 }
 
 /// Deviations of the device from its layout.

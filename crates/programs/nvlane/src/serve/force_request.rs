@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use command_line::exit::{Failure, Kind};
-use reactor::small_file::SmallFile;
+use linux::small_file::SmallFile;
 use serde::{Deserialize, Serialize};
 
 use super::state_file::{ProcessId, monotonic_ns, start_ticks};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use command_line::exit::Failure;
 use command_line::output::is_standard;
-use reactor::small_file::SmallFile;
-use reactor::whole_file::{SystemFiles, check_place, replace};
+use linux::small_file::SmallFile;
+use linux::whole_file::{SystemFiles, check_place, replace};
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

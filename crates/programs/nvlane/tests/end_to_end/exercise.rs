@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use host::{Command, Completion, LaneSet, Namespace};
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 
 use crate::setup::PATIENCE;
-use reactor::random::mix;
+use linux::random::mix;
 
 /// The expected contents of a namespace.
 pub(crate) struct Model {

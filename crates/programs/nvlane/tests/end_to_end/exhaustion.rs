@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use host::{Namespace, Options};
+use linux::random::SplitMix64;
 use reactor::EngineKind;
-use reactor::random::SplitMix64;
 use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;

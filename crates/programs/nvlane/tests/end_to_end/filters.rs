@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use host::BlockingNamespace;
 use host::{BlockRange, Options};
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;

@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use host::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
+use linux::random::SplitMix64;
 use peer::link::Got;
 use reactor::EngineKind;
-use reactor::random::SplitMix64;
 use subsystem::config::{NamespaceConfig, Threads};
 use tempfile::TempDir;
 use wire::cqe::Cqe;

@@ -1,9 +1,9 @@
 //! nvlane host and nvlane target with every combination of negotiated options: the data is right.
 
 use host::{Association, Options, Receive};
+use linux::random::SplitMix64;
 use proptest::prelude::*;
 use reactor::EngineKind;
-use reactor::random::SplitMix64;
 use subsystem::config::TargetConfig;
 use wire::pdu::{DataAlignment, Digests};
 

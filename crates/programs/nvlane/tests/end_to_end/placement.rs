@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use host::{Association, LaneSet, Options};
-use reactor::random::SplitMix64;
-use reactor::{BusyPoll, CoreList};
+use linux::CoreList;
+use linux::random::SplitMix64;
+use reactor::BusyPoll;
 use subsystem::config::Threads;
 use subsystem::placement_policy::PlacementPolicy;
 use subsystem::state::{PlacementState, QueueState, TargetState};
@@ -132,7 +133,7 @@ fn a_lane_goes_to_the_core_that_takes_its_packets_in() {
         for (reactor, core) in [(0, first), (1, second), (0, first), (1, second)] {
             let lane = std::thread::scope(|scope| {
                 let connect = || {
-                    reactor::pin(core).expect("an allowed core");
+                    linux::pin(core).expect("an allowed core");
                     association.lane().expect("a lane")
                 };
                 scope.spawn(connect).join().expect("no panic")

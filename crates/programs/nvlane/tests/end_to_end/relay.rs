@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 
 /// More bytes than both ends exchange before the first command.
 const HANDSHAKE_BYTES: usize = 32 << 10;

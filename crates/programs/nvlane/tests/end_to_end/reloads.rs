@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{BlockRange, Failure, Options};
+use linux::random::SplitMix64;
 use peer::link::Got;
-use reactor::random::SplitMix64;
 use subsystem::config::Threads;
 use wire::id::Nsid;
 use wire::sqe::{Fuse, Sqe};

@@ -1,7 +1,7 @@
 //! The data is right however TCP cuts the stream, down to single bytes.
 
 use host::{LaneSet, Options};
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::exercise::{Load, Model};

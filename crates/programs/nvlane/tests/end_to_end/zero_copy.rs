@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use host::{LaneSet, Options, ZeroCopy};
+use linux::random::SplitMix64;
 use reactor::EngineKind;
-use reactor::random::SplitMix64;
 use subsystem::config::Threads;
 use subsystem::lane_counters::LaneReport;
 use wire::id::Nsid;

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use reactor::Moment;
-use reactor::random::SplitMix64;
+use linux::Moment;
+use linux::random::SplitMix64;
 
 use super::*;
 use crate::clock::Clock;

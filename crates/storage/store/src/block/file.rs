@@ -795,7 +795,7 @@ mod tests {
         };
         // As QEMU has it: a right that is not shared, by a description that cannot write.
         let locking = std::fs::File::open(&settings.path).unwrap();
-        reactor::lock_range_shared(locking.as_fd(), 201, 1).unwrap();
+        linux::lock_range_shared(locking.as_fd(), 201, 1).unwrap();
         assert!(refusal().contains("QEMU"));
         drop(locking);
         let mut writer = std::process::Command::new("sh")
@@ -812,7 +812,7 @@ mod tests {
         writer.wait().unwrap();
         let store = open_in_time(|| FileStore::open(&settings)).unwrap();
         let other = std::fs::File::open(&settings.path).unwrap();
-        assert!(reactor::is_range_locked(other.as_fd(), 201, 1).unwrap(), "QEMU keeps away");
+        assert!(linux::is_range_locked(other.as_fd(), 201, 1).unwrap(), "QEMU keeps away");
         drop(store);
         if let Some(device) = LoopDevice::on(&settings.path) {
             assert!(refusal().contains(device.path.to_str().unwrap()));

@@ -436,7 +436,7 @@ fn lock_as_qemu(settings: &FileSettings, data: &OwnedFd) -> Result<(), OpenError
     }
     let own = QEMU_USES.map(|right| QEMU_USED + right).into_iter();
     for byte in own.chain(QEMU_KEEPS.map(|right| QEMU_UNSHARED + right)) {
-        reactor::lock_range_shared(data.as_fd(), byte, 1)
+        linux::lock_range_shared(data.as_fd(), byte, 1)
             .map_err(|error| system("lock", &settings.path, error))?;
     }
     Ok(())
@@ -446,7 +446,7 @@ fn lock_as_qemu(settings: &FileSettings, data: &OwnedFd) -> Result<(), OpenError
 fn check_qemu(settings: &FileSettings, file: &impl AsFd) -> Result<bool, OpenError> {
     let in_the_way = QEMU_USES.map(|right| QEMU_UNSHARED + right).into_iter();
     for byte in in_the_way.chain(QEMU_KEEPS.map(|right| QEMU_USED + right)) {
-        match reactor::is_range_locked(file.as_fd(), byte, 1) {
+        match linux::is_range_locked(file.as_fd(), byte, 1) {
             Ok(false) => {}
             Ok(true) => return Err(held(settings, "QEMU or one of its tools")),
             // Without locks, nothing keeps others away.
@@ -466,7 +466,7 @@ fn check_free(settings: &FileSettings) -> Result<(), OpenError> {
     }
     // If it cannot be read, opening reports that.
     let Ok(file) = std::fs::File::open(&settings.path) else { return Ok(()) };
-    let is_written = reactor::is_open_for_writing(file.as_fd()) == Some(true) && !is_locked(&file);
+    let is_written = linux::is_open_for_writing(file.as_fd()) == Some(true) && !is_locked(&file);
     match is_written && !holders::writers(&settings.path).is_empty() {
         true => Err(held(settings, "another process")),
         false => Ok(()),
@@ -584,7 +584,7 @@ fn direct_alignment(file: &OwnedFd) -> Option<u32> {
 /// Releases the locks, although the description may still be in use.
 pub(super) fn unlock(opened: &Opened) {
     // Where the file system has no such locks, there is nothing to release.
-    let _ = reactor::unlock_ranges(opened.data.as_fd());
+    let _ = linux::unlock_ranges(opened.data.as_fd());
     if let Err(errno) = rustix::fs::flock(&opened.data, FlockOperation::NonBlockingUnlock) {
         tracing::debug!(%errno, "was not locked");
     }

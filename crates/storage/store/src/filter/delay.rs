@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 
 use super::{Gate, Kind, Setting};
 use crate::namespace::{Backend, Request, StoreIo, Ticket};

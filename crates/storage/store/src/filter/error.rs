@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use reactor::random::SplitMix64;
+use linux::random::SplitMix64;
 
 use super::{Gate, Kind, Setting, range_of};
 use crate::namespace::{Backend, Reply, Request, StoreError, StoreIo, Ticket};

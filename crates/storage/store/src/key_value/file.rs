@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kv::log::Sync;
 use kv::{Eviction, MemoryLimit, Partition, Processor, Settings};
-use reactor::Moment;
+use linux::Moment;
 
 use super::logged::Logged;
 use super::random::Random;

@@ -602,7 +602,8 @@ mod tests {
 
     use kv::log::{LogSettings, Sync};
     use kv::{Attributes, Condition, Eviction, Settings, Stored};
-    use reactor::{Moment, Operation};
+    use linux::Moment;
+    use reactor::Operation;
     use rustix::io::Errno;
 
     use super::*;

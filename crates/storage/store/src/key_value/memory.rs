@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use kv::{Eviction, MemoryLimit, Partition, Processor, Settings};
-use reactor::Moment;
+use linux::Moment;
 
 use super::random::Random;
 use super::{KeyValueShape, check_memory, prefault};

@@ -24,7 +24,7 @@ pub(super) fn begin(processor: &mut Processor) -> io::Result<()> {
     let untouched = processor.touch_ahead(move |chunk| sender.try_send(chunk).is_ok());
     thread::Builder::new().name("prefault".into()).spawn(move || {
         // Its placement affects only speed.
-        let _ = reactor::spread_over_node();
+        let _ = linux::spread_over_node();
         run(untouched, &chunks);
     })?;
     Ok(())

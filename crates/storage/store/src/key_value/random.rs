@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use reactor::random::mix;
+use linux::random::mix;
 
 /// A source of random numbers.
 pub(super) enum Random {

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use reactor::{Allocation, Buffer, Completion, File, Moment, Operation, Pool, Timers};
+use linux::Moment;
+use reactor::{Allocation, Buffer, Completion, File, Operation, Pool, Timers};
 use rustix::io::Errno;
 
 use super::{Bench, Outcome, Step, begin, outcome_of};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
+use linux::Moment;
 use reactor::{
-    Address, Application, Completion, Connection, EngineKind, Io, ListenerTag, Mailbox, Moment, Operation,
-    Pool, Reactor, Settings, SocketId, Token,
+    Address, Application, Completion, Connection, EngineKind, Io, ListenerTag, Mailbox, Operation, Pool,
+    Reactor, Settings, SocketId, Token,
 };
 
 use super::{Bench, Outcome, Step, begin, outcome_of};

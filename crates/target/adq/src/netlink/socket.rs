@@ -95,7 +95,7 @@ impl NetlinkSocket {
                 .and_then(|fd| rustix::net::bind(&fd, &SocketAddrNetlink::new(0, 0)).map(|()| fd))
                 .map_err(NetlinkError::Exchange)?;
         // Explanations are a convenience: the kernel's error number is enough to continue.
-        let _ = reactor::explain_netlink_errors(&fd);
+        let _ = linux::explain_netlink_errors(&fd);
         Ok(Self { fd, sequence: 0 })
     }
 

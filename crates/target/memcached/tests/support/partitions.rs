@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kv::{Kept, KeyHash, MemoryLimit, Partition, Processor, Settings};
-use reactor::Moment;
+use linux::Moment;
 
 use crate::answer::AnswerId;
 use crate::collective::CollectiveRequest;

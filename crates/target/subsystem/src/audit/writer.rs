@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Writes until the queue is closed.
 pub(super) fn run(queue: &Queue) {
     // Signals belong to other threads.
-    reactor::block_signals();
+    linux::block_signals();
     let mut output = Output::default();
     let mut told = Omitted::default();
     let mut summary_at = Instant::now();

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use reactor::small_file::SmallFile;
-use reactor::{BusyPoll, CoreList, EngineKind};
+use linux::CoreList;
+use linux::small_file::SmallFile;
+use reactor::{BusyPoll, EngineKind};
 use security::group::Group;
 use serde::Deserialize;
 use store::{Size, Spec};

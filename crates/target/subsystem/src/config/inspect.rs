@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use reactor::CoreList;
+use linux::CoreList;
 use store::{OpenError, Source, Spec};
 
 use super::{Place, Problem, TargetConfig, Threads};
@@ -42,7 +42,7 @@ impl TargetConfig {
 /// Pins a thread to each of these cores: the present affinity may have fewer cores than there are to choose from.
 fn try_cores(list: &CoreList) -> io::Result<()> {
     std::thread::scope(|scope| {
-        let tried = scope.spawn(|| list.cores().iter().try_for_each(|core| reactor::pin(*core)));
+        let tried = scope.spawn(|| list.cores().iter().try_for_each(|core| linux::pin(*core)));
         tried.join().unwrap_or_else(|_| Err(io::Error::other("the thread that tried the cores has failed")))
     })
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use reactor::with_numbered_zone;
+use linux::with_numbered_zone;
 
 /// Parses `IP:PORT`, or an IP alone, which gets `port`. The zone of a link-local address is the name or number of an
 /// interface, as in `[fe80::1%eth0]:4420`.
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn an_address_may_have_a_port_brackets_and_a_zone() {
-        let index = reactor::interface_index("lo").expect("every machine has one");
+        let index = linux::interface_index("lo").expect("every machine has one");
         for (text, right) in [
             ("192.0.2.1", "192.0.2.1:4420".to_owned()),
             ("192.0.2.1:1", "192.0.2.1:1".into()),

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use reactor::{Listener, with_numbered_zone};
+use linux::with_numbered_zone;
+use reactor::Listener;
 
 /// Where memcached clients connect: `ADDR:PORT`, or `unix:PATH` with `?mode=0666` for the permissions of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]

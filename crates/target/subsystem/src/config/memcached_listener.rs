@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use reactor::randomness::Randomness;
+use linux::randomness::Randomness;
 use security::tls::{
     CertificateError, CertificateText, CertificateTexts, ClientCertificates, ServerCertificate,
 };

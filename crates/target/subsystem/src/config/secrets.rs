@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use reactor::small_file::SmallFile;
+use linux::small_file::SmallFile;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use security::secret::Secret;
 use security::tls::{Keyring, KnownKey};

@@ -38,7 +38,7 @@ mod unauthenticated;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use reactor::randomness::Randomness;
+use linux::randomness::Randomness;
 use security::exponentiation::{Exponentiated, Exponentiation};
 use security::secure_channel::SecureChannel;
 use security::tls::GeneratedKeys;

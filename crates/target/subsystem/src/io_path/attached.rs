@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use kv::log::Failure;
 use kv::{Partition, ResizeStep};
+use linux::Moment;
 use memcached::{Executor, ListenerSettings, Service, Watchers};
-use reactor::{Completion, Moment};
+use reactor::Completion;
 use store::{
     Backend, Generation, Geometry, KeyValueBackend, KeyValueShape, KeyValueStore, Logged, OWN_TICKET, Store,
     StoreIo, Ticket,

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use reactor::{Buffer, Io, Moment, Operation, Pool};
+use linux::Moment;
+use reactor::{Buffer, Io, Operation, Pool};
 use store::{Reply, StoreIo, Ticket};
 
 use crate::io_path::attached::AttachedIndex;

@@ -23,7 +23,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use reactor::whole_file::{FileCalls, SystemFiles, place_new};
+use linux::whole_file::{FileCalls, SystemFiles, place_new};
 use wire::uuid::Uuid;
 
 use crate::names::named_uuid::{ROOT, named};

@@ -60,10 +60,10 @@ impl Exponentiator {
 fn start(home: Address<Message>) -> std::io::Result<Sender<Job>> {
     let (jobs, received) = channel();
     std::thread::Builder::new().name("authentication".into()).spawn(move || {
-        reactor::block_signals();
+        linux::block_signals();
         // Reactors come first, on each core. A thread that could not be moved or lowered still computes.
-        let _ = reactor::spread_over_node();
-        let _ = reactor::lower_priority();
+        let _ = linux::spread_over_node();
+        let _ = linux::lower_priority();
         for job in received {
             if !home.post(done(job)) {
                 return;

@@ -11,10 +11,11 @@ mod route;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use linux::Moment;
 use memcached::{AnswerId, ConnectionStats, Executor, PartitionStats, Session, WatchLog, connection_stats};
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
-use reactor::{Chunk, Connection, Io, Listener, ListenerTag, Moment, Received, Segment, Sent, SocketId};
+use reactor::{Chunk, Connection, Io, Listener, ListenerTag, Received, Segment, Sent, SocketId};
 use security::tls::Failure;
 use zeroize::Zeroize;
 

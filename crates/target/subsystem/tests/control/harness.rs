@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use linux::random::SplitMix64;
+use linux::randomness::Randomness;
 use nvlane_subsystem::access::HostRights;
 use nvlane_subsystem::audit::Recorder;
 use nvlane_subsystem::config::TlsPolicy;
@@ -20,8 +22,6 @@ use nvlane_subsystem::message::{
 use nvlane_subsystem::state::TargetState;
 use nvlane_subsystem::subsystem::{Access, Subsystem};
 use proto::Slot;
-use reactor::random::SplitMix64;
-use reactor::randomness::Randomness;
 use security::tls::GeneratedKeys;
 use store::{Backend, BlockStore, Geometry, Store};
 use wire::fabrics::{ConnectCommand, ConnectData};

@@ -91,7 +91,7 @@ pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Resu
 fn repeat(bench: &Bench, address: &Address, options: &Options) -> Result<Histogram, Error> {
     let work = || -> Result<Histogram, Error> {
         if let Some(cores) = bench.cores {
-            reactor::pin(cores.host).map_err(|error| Error::system("the host's core", error))?;
+            linux::pin(cores.host).map_err(|error| Error::system("the host's core", error))?;
         }
         // The target's thread for exponentiations starts with the first.
         once(address, options)?;

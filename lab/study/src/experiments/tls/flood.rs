@@ -8,13 +8,13 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use host::{Address, HostIdentity};
+use linux::randomness::Randomness;
+use linux::step_back;
 use load::disturbance::{Disturbance, Side};
 use load::workload::{Arrival, Pace};
 use peer::finding::{Check, Finding};
 use peer::queue::Move;
 use peer::raw_host::RawHost;
-use reactor::randomness::Randomness;
-use reactor::step_back;
 use security::fresh::{Fresh, RANDOM_BYTES};
 use security::group::Group;
 use security::hash::HashFunction;

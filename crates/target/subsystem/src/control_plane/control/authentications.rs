@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use linux::randomness::Randomness;
 use reactor::Source;
-use reactor::randomness::Randomness;
 use security::controller::{ControllerAuthentication, ControllerSettings, Received};
 use security::exponentiation::{Exponentiated, Exponentiation};
 use security::fresh::{Fresh, RANDOM_BYTES, SequenceNumbers};

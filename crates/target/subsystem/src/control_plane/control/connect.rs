@@ -18,11 +18,11 @@ use std::mem;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use linux::random::SplitMix64;
 use proto::async_events::AsyncEventQueue;
 use proto::controller::Controller;
 use proto::keep_alive::KeepAlive;
 use reactor::Source;
-use reactor::random::SplitMix64;
 use security::controller::ControllerSettings;
 use security::names::Names;
 use security::secure_channel::SecureChannel;

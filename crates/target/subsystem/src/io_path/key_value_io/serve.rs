@@ -2,8 +2,9 @@
 
 use kv::Partition;
 use kv::log::Failure;
+use linux::Moment;
 use memcached::{CollectiveRequest, Executor, PIECE_BYTES, PartitionStats};
-use reactor::{Io, Moment};
+use reactor::Io;
 use wire::status::Status;
 
 use crate::io_path::attached::{Attachments, Keys};

@@ -194,7 +194,7 @@ pub(crate) fn own_result(opcode: KvOpcode, result: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use kv::{Condition, Processor, Settings, Stored};
-    use reactor::Moment;
+    use linux::Moment;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use reactor::whole_file::{SystemFiles, replace};
+use linux::whole_file::{SystemFiles, replace};
 use wire::uuid::Uuid;
 
 use super::hardware::Hardware;

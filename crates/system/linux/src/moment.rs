@@ -21,9 +21,9 @@ pub struct Moment {
     pub unix_s: i64,
 }
 
-/// The clocks of a reactor, read once in a turn in which a moment is asked for.
+/// The clocks of a thread that works in turns, read once in a turn in which a moment is asked for.
 #[derive(Debug)]
-pub(crate) struct MomentClock {
+pub struct MomentClock {
     boot: u64,
     /// Monotonic time from which turns count, ns.
     start_ns: i64,
@@ -42,7 +42,7 @@ struct Last {
 
 impl MomentClock {
     /// A clock whose turns count from `start`.
-    pub(crate) fn new(start: Instant) -> Self {
+    pub fn new(start: Instant) -> Self {
         let since_start_ns = i64::try_from(start.elapsed().as_nanos()).unwrap_or(i64::MAX);
         let (boot, start_ns) = (boot(), ns(clock_gettime(ClockId::Monotonic)) - since_start_ns);
         let moment = Moment { boot, ..Moment::default() };
@@ -52,7 +52,7 @@ impl MomentClock {
 
     /// The moment of the turn of this time, ns.
     #[inline]
-    pub(crate) fn at(&self, turn_ns: u64) -> Moment {
+    pub fn at(&self, turn_ns: u64) -> Moment {
         let last = self.last.get();
         if last.turn_ns == turn_ns { last.moment } else { self.look(turn_ns) }
     }

@@ -5,22 +5,34 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Sets an option of the socket level.
-pub(crate) fn set(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's reason.
+pub fn set(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
     set_of(fd, (libc::SOL_SOCKET, option), value)
 }
 
 /// Reads an option of the socket level.
-pub(crate) fn get(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
+///
+/// # Errors
+/// The kernel's reason.
+pub fn get(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
     get_of(fd, (libc::SOL_SOCKET, option))
 }
 
 /// Sets an option of TCP.
-pub(crate) fn set_tcp(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's reason.
+pub fn set_tcp(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
     set_of(fd, (libc::IPPROTO_TCP, option), value)
 }
 
 /// Reads an option of TCP.
-pub(crate) fn tcp(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
+///
+/// # Errors
+/// The kernel's reason.
+pub fn tcp(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
     get_of(fd, (libc::IPPROTO_TCP, option))
 }
 
@@ -42,7 +54,10 @@ fn get_of(fd: BorrowedFd<'_>, (level, option): (i32, i32)) -> io::Result<i32> {
 }
 
 /// Time since the last bytes arrived on a TCP connection, ms, at the resolution of the kernel's tick.
-pub(crate) fn ms_since_arrival(fd: BorrowedFd<'_>) -> io::Result<u32> {
+///
+/// # Errors
+/// If the descriptor is no TCP socket.
+pub fn ms_since_arrival(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).expect("short");
     // SAFETY: the kernel writes at most `length` bytes at the structure, and the length; both live through the call.

@@ -1,0 +1,38 @@
+//! Calls of Linux that no library offers, or that several crates make in the same way. No call needs a reactor.
+//!
+//! | Subject | Modules |
+//! |---|---|
+//! | Process and threads | `placement` (cores, priorities), `descriptors`, `signals` |
+//! | Time and chance | `moment`, [`random`], [`randomness`] |
+//! | Files | [`small_file`], [`whole_file`], `file_lock` |
+//! | Sockets and network devices | [`socket_option`], `interface`, `netlink_options`, `ethtool_ioctl`, `sock_ops` (BPF) |
+//!
+//! The unsafe code makes system calls: in `ethtool_ioctl`, `file_lock`, `netlink_options`, `placement`, `signals`,
+//! `sock_ops` and `socket_option`.
+
+#![cfg_attr(test, allow(clippy::cast_possible_truncation))]
+
+mod descriptors;
+mod ethtool_ioctl;
+mod file_lock;
+mod interface;
+mod moment;
+mod netlink_options;
+mod placement;
+pub mod random;
+pub mod randomness;
+mod signals;
+pub mod small_file;
+mod sock_ops;
+pub mod socket_option;
+pub mod whole_file;
+
+pub use descriptors::{allow_descriptors, remedy as descriptor_remedy, reserve_descriptors};
+pub use ethtool_ioctl::ethtool_ioctl;
+pub use file_lock::{is_open_for_writing, is_range_locked, lock_range_shared, unlock_ranges};
+pub use interface::{interface_index, with_numbered_zone};
+pub use moment::{Moment, MomentClock};
+pub use netlink_options::explain_netlink_errors;
+pub use placement::{CoreList, CoreListError, lower_priority, pin, spread_over_node, step_back};
+pub use signals::{SignalMask, block_signals};
+pub use sock_ops::{SockOps, network_cookie};
