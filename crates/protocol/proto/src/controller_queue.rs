@@ -408,7 +408,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
                 *offset += u32::try_from(bytes.len()).expect("at most a PDU");
                 // The command may have been completed (aborted) meanwhile: its bytes are dropped then.
                 if let Phase::Receiving { buffer, .. } = self.table.phase_mut(*slot) {
-                    copy::bytes(&mut buffer.as_mut()[at..at + bytes.len()], bytes);
+                    memory::copy_bytes(&mut buffer.as_mut()[at..at + bytes.len()], bytes);
                 }
             }
             Incoming::None | Incoming::Capsule { refusal: Some(_) } => {}

@@ -2,7 +2,7 @@
 //!
 //! As `wire::digest`, but faster: data is long, and in the path of every operation.
 
-use reactor::crc32c;
+use memory::crc32c;
 
 /// Digest of the data of one PDU, which lies in one piece.
 #[inline]

@@ -7,7 +7,7 @@ pub const KEY_BYTES_MAX: usize = 250;
 
 /// The name of a key in the log: a checksum of it, the same at each start.
 pub(crate) fn name_of(key: &[u8]) -> u32 {
-    reactor::crc32c::checksum(key)
+    memory::crc32c::checksum(key)
 }
 
 /// The hash of a key, which determines its partition, bucket and tag.

@@ -68,6 +68,8 @@ mod table;
 mod value;
 pub mod vector;
 
+#[cfg(any(test, feature = "count-touches"))]
+pub use self::memory::Touches;
 pub use allocator::ResizeStep;
 pub use atomic::{Atomic, AtomicResult};
 pub use chunked::ChunkList;
@@ -78,8 +80,6 @@ pub use item::{CAS_MAX, HEADER_BYTES as ITEM_HEADER_BYTES, USES_MAX};
 pub use journal::LogRoom;
 pub use kept::Kept;
 pub use key::{KEY_BYTES_MAX, KeyHash};
-#[cfg(any(test, feature = "count-touches"))]
-pub use memory::Touches;
 pub use memory_limit::{MemoryLimit, Usage};
 pub use pair::{Attributes, Condition, Extension, Marks, Stored};
 pub use partition::Partition;

@@ -99,7 +99,7 @@ impl PairWriter {
                 let old_bytes = usize::from(header.value_bytes);
                 self.write_item(item, &layout, key, value.len(), attributes, header.bits & USES);
                 let pairs = &mut self.allocator.pairs;
-                copy::bytes(pairs.heap.memory.bytes_mut(item, layout.value_at, value.len()), value);
+                memory::copy_bytes(pairs.heap.memory.bytes_mut(item, layout.value_at, value.len()), value);
                 pairs.note(hash, key, value.len());
                 pairs.counters.pair_bytes -= old_bytes as u64;
                 pairs.counters.pair_bytes += value.len() as u64;

@@ -49,7 +49,7 @@ impl Pending {
         while !bytes.is_empty() {
             let room = self.room(heap, offset);
             let count = room.len().min(bytes.len());
-            copy::bytes(&mut room[..count], &bytes[..count]);
+            memory::copy_bytes(&mut room[..count], &bytes[..count]);
             offset += count;
             bytes = &bytes[count..];
         }

@@ -19,7 +19,7 @@
 //! Records form groups, in one write or several, each with a record of its own at its end: a group without it does not
 //! count. A write begins with a list of the names of the keys written before it ([`Kind::Names`]).
 
-use reactor::crc32c;
+use memory::crc32c;
 
 use crate::key::KEY_BYTES_MAX;
 

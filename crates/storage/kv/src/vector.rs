@@ -6,7 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::unwrap_used))]
 
-use reactor::with_wide_vectors;
+use memory::with_wide_vectors;
 
 use crate::heap::Heap;
 use crate::key::KeyHash;

@@ -11,11 +11,11 @@ mod memory;
 mod null;
 mod raw_file;
 
+pub use self::memory::{MemorySettings, MemoryStore};
 pub use file::FileStore;
 pub(crate) use file_health::lacking_space;
 pub use file_open::{Contents, FileKind, FileSettings};
 pub(crate) use file_open::{check_creatable, check_writable, directory_of};
-pub use memory::{MemorySettings, MemoryStore};
 pub use null::NullStore;
 pub use raw_file::RawFile;
 

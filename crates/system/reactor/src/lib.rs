@@ -4,19 +4,17 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! The unsafe code is in `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory that the kernel reads
-//! and writes), `ring`, `workers`, `socket`, `zero_copy`, `busy_poll` and `probe` (system calls), `program_allocator`,
-//! and `wide`, `byte_masks` and `crc32c` (instructions that not every processor has).
+//! and writes), `ring`, `workers`, `socket`, `zero_copy`, `busy_poll` and `probe` (system calls), and
+//! `program_allocator`.
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod accept_pace;
 mod buffers;
 mod busy_poll;
-mod byte_masks;
 mod chunks;
 mod counter;
 mod counting;
-pub mod crc32c;
 mod engine;
 mod epoll;
 mod event;
@@ -49,15 +47,14 @@ mod timers;
 mod turn;
 mod wait;
 mod wake;
-mod wide;
 mod workers;
 mod zero_copy;
 
+pub use self::memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
 pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
 pub use busy_poll::{
     Arrival, Asked, BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX, BusyPoll, BusyPolling, SocketPolling, poll_epoll,
 };
-pub use byte_masks::{controls, equal_bytes};
 pub use chunks::{CHUNK_BYTES, Chunk, Chunks};
 pub use counter::{Counter, Durations, SharedDurations};
 pub use counting::{Allocations, CountingAllocator};
@@ -67,7 +64,6 @@ pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};
 pub use mailbox::{Address, Mailbox};
 pub use mapping::page_bytes;
 pub use max_segment::MaxSegment;
-pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
 pub use operation::{Allocation, Completion, File, Operation, Token};
 pub use payload::{Payload, Torn};
 pub use poison::{POISON, PoisoningAllocator};
@@ -81,5 +77,4 @@ pub use storage_ring::{StorageRing, StorageRingCounters};
 pub use timers::Timers;
 pub use turn::{Reactor, Settings, TurnCounters};
 pub use wait::Wait;
-pub use wide::with_wide_vectors;
 pub use zero_copy::{Held, Notice, abort_and_await, stays_on_this_machine};

@@ -356,7 +356,7 @@ impl MemoryAccess {
             // SAFETY: in the memory (checked); no writer (the guard, or this thread alone has access).
             unsafe {
                 let from = self.memory().mapping.at(at).as_ptr();
-                copy::bytes(&mut into[piece.clone()], std::slice::from_raw_parts(from, piece.len()));
+                memory::copy_bytes(&mut into[piece.clone()], std::slice::from_raw_parts(from, piece.len()));
             }
         }
         Ok(())
@@ -375,7 +375,7 @@ impl MemoryAccess {
             // access), and segments referring to it are read by the kernel only while this thread sends.
             unsafe {
                 let to = self.memory().mapping.at(at).as_ptr();
-                copy::bytes(std::slice::from_raw_parts_mut(to, piece.len()), &from[piece.clone()]);
+                memory::copy_bytes(std::slice::from_raw_parts_mut(to, piece.len()), &from[piece.clone()]);
             }
         }
         Ok(())

@@ -198,7 +198,7 @@ impl Incoming {
         if let Some(place) = self.place() {
             let count = place.len().min(input.len());
             let (taken, rest) = input.split_at(count);
-            copy::bytes(&mut place[..count], taken);
+            memory::copy_bytes(&mut place[..count], taken);
             self.filled += count;
             *input = rest;
         }

@@ -120,7 +120,7 @@ const KERNEL: &[Row] = &[
 const PROGRAM: &[Row] = &[
     (In(Application), &["nvlane_load::", "nvlane_study::", "nvlane_peer::", "nvlane::"]),
     (In(Nvme), &[
-        "nvlane_host::", "nvlane_proto::", "nvlane_wire::", "nvlane_subsystem::", "nvlane_reactor::", "nvlane_security::", "nvlane_linux::",
+        "nvlane_host::", "nvlane_proto::", "nvlane_wire::", "nvlane_subsystem::", "nvlane_reactor::", "nvlane_security::", "nvlane_linux::", "nvlane_memory::",
         // The queue of a mailbox.
         "std::sync::mpmc", "std::sync::mpsc",
         "crc_fast::",

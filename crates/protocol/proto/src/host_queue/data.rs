@@ -65,11 +65,11 @@ pub(super) fn fill<B: DataBuffer>(buffer: &mut B, mut offset: usize, mut bytes: 
     loop {
         let part = buffer.part_mut(offset);
         if let Some(whole) = part.get_mut(..bytes.len()) {
-            copy::bytes(whole, bytes);
+            memory::copy_bytes(whole, bytes);
             return;
         }
         let (now, later) = bytes.split_at(part.len());
-        copy::bytes(part, now);
+        memory::copy_bytes(part, now);
         (offset, bytes) = (offset + now.len(), later);
     }
 }

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use reactor::crc32c;
+use memory::crc32c;
 
 use crate::key::name_of;
 use crate::log_header::LogSuperblock;

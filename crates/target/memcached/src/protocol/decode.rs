@@ -94,13 +94,13 @@ impl<'a> Iterator for Words<'a> {
 /// Position of the first space; the length if there is none. Words are short, so a call to `memchr` would cost more.
 #[inline(always)]
 fn first_space(text: &[u8]) -> usize {
-    first(text, |sixteen| reactor::equal_bytes(sixteen, b' '), |byte| byte == b' ')
+    first(text, |sixteen| memory::equal_bytes(sixteen, b' '), |byte| byte == b' ')
 }
 
 /// Position of the first byte that is in no usual key; the length if there is none.
 #[inline(always)]
 fn key_end(text: &[u8]) -> usize {
-    first(text, reactor::controls, |byte| !is_of_key(byte))
+    first(text, memory::controls, |byte| !is_of_key(byte))
 }
 
 /// Position of the first byte for which `is_it` holds. `marks` returns a bit for each such byte of sixteen, which are

@@ -486,7 +486,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let bytes = first(bytes(self.data, &self.supply), length)?;
         let mut buffer = self.commands.take_critical(self.io.pool(), length);
         if let Some(buffer) = &mut buffer {
-            copy::bytes(buffer, bytes);
+            memory::copy_bytes(buffer, bytes);
         }
         Ok(buffer)
     }

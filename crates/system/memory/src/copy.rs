@@ -3,12 +3,10 @@
 //! `memcpy` of the C library may copy 4 KiB and more with one instruction (`rep movsb`). On AMD processors of the Zen 3
 //! family that instruction is slow if the destination's offset in its 4 KiB page is a little above the source's, by
 //! less than a cache line: at a distance of 24 bytes 4 KiB take 1.4 µs instead of .05 to .08, and 64 KiB 23 µs instead
-//! of 1.3 (glibc 2.36; `cargo run --release -p nvlane-copy --example distances`). Payloads behind headers of 24 or 72
-//! bytes lie at any offset of a page, so one copy in 64 is slow. This crate makes such copies in pieces, for which the
+//! of 1.3 (glibc 2.36; `cargo run --release -p nvlane-memory --example distances`). Payloads behind headers of 24 or 72
+//! bytes lie at any offset of a page, so one copy in 64 is slow. This module makes such copies in pieces, for which the
 //! C library uses vector instructions. It leaves other copies whole, because pieces are slower into memory that no
 //! cache holds.
-
-#![forbid(unsafe_code)]
 
 /// Size of a page, bytes: the instruction compares addresses modulo this.
 const PAGE_BYTES: usize = 4096;
@@ -24,7 +22,7 @@ const PIECE_BYTES: usize = 2048;
 /// # Panics
 /// If their lengths differ.
 #[inline]
-pub fn bytes(into: &mut [u8], from: &[u8]) {
+pub fn copy_bytes(into: &mut [u8], from: &[u8]) {
     let distance = into.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % PAGE_BYTES;
     if SLOW_DISTANCES.contains(&distance) && from.len() > PIECE_BYTES {
         in_pieces(into, from);
@@ -58,7 +56,7 @@ mod tests {
                 room.fill(0xff);
                 let into = &mut room[start..start + length];
                 assert_eq!(into.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % PAGE_BYTES, distance);
-                bytes(into, from);
+                copy_bytes(into, from);
                 assert_eq!(into, from, "distance {distance}");
                 assert!(room[..start].iter().chain(&room[start + length..]).all(|&byte| byte == 0xff));
             }
@@ -68,6 +66,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "length")]
     fn a_copy_of_another_length_is_refused() {
-        bytes(&mut [0; 3000], &[0; 2999]);
+        copy_bytes(&mut [0; 3000], &[0; 2999]);
     }
 }

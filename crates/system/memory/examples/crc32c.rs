@@ -1,6 +1,6 @@
 //! Times of a CRC32C: ours, and that of the `crc-fast` crate alone.
 //!
-//! `cargo run --release -p nvlane-reactor --example crc32c`
+//! `cargo run --release -p nvlane-memory --example crc32c`
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -26,7 +26,7 @@ fn main() {
     for length in [24, 72, 512, 4096, 8192, 65_536] {
         let bytes = vec![0x5a; 24 + length];
         let bytes = &bytes[24..];
-        let ours = best_ns(|| nvlane_reactor::crc32c::checksum(black_box(bytes)));
+        let ours = best_ns(|| nvlane_memory::crc32c::checksum(black_box(bytes)));
         let alone = best_ns(|| crc_fast::crc32_iscsi(black_box(bytes)));
         println!("{length:>8} {ours:>10.1} {alone:>10.1}");
     }

@@ -1,7 +1,7 @@
 //! Times copies by the distance of the destination above the source within a page: whole by `memcpy`, and by this
 //! crate.
 //!
-//! `cargo run --release -p nvlane-copy --example distances`
+//! `cargo run --release -p nvlane-memory --example distances`
 
 #![forbid(unsafe_code)]
 #![allow(clippy::cast_precision_loss)] // Times of copies.
@@ -37,7 +37,7 @@ fn main() {
                 black_box(&into);
             });
             let copy_ns = best_ns(|| {
-                nvlane_copy::bytes(into, black_box(from));
+                nvlane_memory::copy_bytes(into, black_box(from));
                 black_box(&into);
             });
             println!("{distance:>8} {size:>8} {whole_ns:>12.0} {copy_ns:>12.0}");
