@@ -66,7 +66,7 @@ pub(crate) fn target() -> MemoryReactor {
         is_read_only: false,
         is_shared: false,
         huge_pages: false,
-        page_bytes: reactor::page_bytes(),
+        page_bytes: memory::page_bytes(),
     };
     let keys = KeyValueSettings {
         bytes: KEY_MEMORY_BYTES,

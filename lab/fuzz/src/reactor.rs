@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read};
 
 use linux::Moment;
+use memory::{Pool, Segment};
 use reactor::{
-    Application, Arrival, BusyPolling, Connection, Io, Listener, ListenerTag, Operation, Pool, Received,
-    Segment, Sent, SocketId, Timers, Token,
+    Application, Arrival, BusyPolling, Connection, Io, Listener, ListenerTag, Operation, Received, Sent,
+    SocketId, Timers, Token,
 };
 use subsystem::Serving;
 use subsystem::message::Message;

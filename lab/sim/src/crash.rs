@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use linux::Moment;
-use reactor::{Buffer, Completion, File, Operation, Pool, Timers};
+use memory::{Buffer, Pool};
+use reactor::{Completion, File, Operation, Timers};
 use rustix::io::Errno;
 use store::{Backend, BlockStore, FileStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 

@@ -4,7 +4,8 @@ use std::io::{self, IoSliceMut};
 
 use host::LinkError;
 use host::connection_tls::{ConnectionTls, TlsKeys};
-use reactor::{Received, Segment, Sent};
+use memory::Segment;
+use reactor::{Received, Sent};
 use security::psk::TlsPsk;
 use security::tls::{ByteSocket, IdentityOffer};
 use wire::nqn::Nqn;

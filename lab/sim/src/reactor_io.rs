@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use linux::Moment;
+use memory::{BLOCK_BYTES_MIN, Buffer, Pool, Segment};
 use reactor::{
-    Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Held, Io, Listener,
-    ListenerTag, Notice, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
+    Application, Arrival, BusyPolling, Completion, Connection, Held, Io, Listener, ListenerTag, Notice,
+    Operation, Received, Sent, SocketId, Timers, Token,
 };
 use subsystem::Serving;
 use subsystem::association::Association;

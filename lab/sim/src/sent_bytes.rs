@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-use reactor::Segment;
+use memory::Segment;
 
 /// The memory that a zero-copy send referred to.
 #[derive(Debug)]

@@ -272,7 +272,7 @@ impl Driver<'_> {
         if let (LinkError::Violation(violation), Link::Connected(transport)) = (&cause, &mut self.link)
             && let Some(bytes) = self.machine.term_req(*violation)
         {
-            let _ = transport.send(&[reactor::Segment::new(&bytes)]);
+            let _ = transport.send(&[memory::Segment::new(&bytes)]);
             // A reset would discard it.
             transport.finish();
         }

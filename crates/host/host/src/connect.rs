@@ -6,8 +6,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use memory::Segment;
 use proto::SendBudget;
-use reactor::{MaxSegment, SEGMENT_COUNT_MAX, Segment, Sent, Socket};
+use reactor::{MaxSegment, SEGMENT_COUNT_MAX, Sent, Socket};
 
 use crate::error::LinkError;
 use crate::transport::Transport;

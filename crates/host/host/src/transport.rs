@@ -3,7 +3,8 @@
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
-use reactor::{Received, Segment, Sent, Socket};
+use memory::Segment;
+use reactor::{Received, Sent, Socket};
 use wire::nqn::Nqn;
 
 use crate::connection_tls::{ConnectionTls, TlsKeys};

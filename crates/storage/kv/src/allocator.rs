@@ -5,7 +5,7 @@ mod resize;
 use std::io;
 
 use linux::Moment;
-use reactor::Chunk;
+use memory::Chunk;
 
 pub use resize::ResizeStep;
 use resize::Resizing;

@@ -13,8 +13,8 @@
 //! costs no cell. There the tag consists of the number of the entry's bucket in the group and five bits of the key's
 //! tag. When such a line is full, its last cell links the next one.
 
+use memory::LINE_BYTES;
 use memory::equal_bytes;
-use reactor::LINE_BYTES;
 
 /// Cells of a bucket.
 pub(crate) const CELL_COUNT: usize = 12;

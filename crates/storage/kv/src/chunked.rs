@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
-use reactor::{CHUNK_BYTES, Chunk, Chunks};
+use memory::{CHUNK_BYTES, Chunk, Chunks};
 
 use crate::regions::{REGION_BYTES, REGIONS_MAX};
 

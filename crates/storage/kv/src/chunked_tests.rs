@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
+use memory::{CHUNK_BYTES, Chunk};
 use proptest::prelude::*;
-use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::allocator::ResizeStep;
 use crate::chunked::ChunkList;

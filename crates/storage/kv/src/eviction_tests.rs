@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use memory::CHUNK_BYTES;
 use proptest::prelude::*;
-use reactor::CHUNK_BYTES;
 
 use crate::index::GROUP_BUCKETS;
 use crate::item::HEADER_BYTES as ITEM_HEADER_BYTES;

@@ -108,7 +108,7 @@ impl Ghosts {
     pub(crate) fn prefetch(&self, hash: KeyHash) {
         let (line, _) = self.place(hash);
         if let Some(slots) = self.lines.get(line) {
-            reactor::prefetch(slots);
+            memory::prefetch(slots);
         }
     }
 

@@ -11,7 +11,7 @@ mod pieces;
 use std::io;
 use std::sync::Arc;
 
-use reactor::CHUNK_BYTES;
+use memory::CHUNK_BYTES;
 
 use crate::access::AccessClock;
 use crate::bucket::Bucket;

@@ -14,7 +14,7 @@
 //! last eight bytes, 0 while they are not in the log. A *stub* has no value, but that offset where pieces would be
 //! listed.
 
-use reactor::CHUNK_BYTES;
+use memory::CHUNK_BYTES;
 
 use crate::access::STAMP_BITS;
 use crate::key::KEY_BYTES_MAX;
@@ -256,9 +256,9 @@ pub(crate) fn chunk_count(value_bytes: usize) -> usize {
 /// Bytes for the offset in the log: 0 if a stub would save too little.
 #[inline]
 fn log_offset_bytes(fixed: usize, key_bytes: usize, value_bytes: usize) -> usize {
-    let whole = (fixed + key_bytes + value_bytes).div_ceil(reactor::LINE_BYTES);
+    let whole = (fixed + key_bytes + value_bytes).div_ceil(memory::LINE_BYTES);
     // With the longest flags: no change of the flags makes an item in its block one that never leaves memory.
-    let stub = (HEADER_BYTES + WIDE_BYTES + 8 + LOG_OFFSET_BYTES + key_bytes).div_ceil(reactor::LINE_BYTES);
+    let stub = (HEADER_BYTES + WIDE_BYTES + 8 + LOG_OFFSET_BYTES + key_bytes).div_ceil(memory::LINE_BYTES);
     if whole >= 2 * stub { LOG_OFFSET_BYTES } else { 0 }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use reactor::{LINE_BYTES, Lines, prefetch};
+use memory::{LINE_BYTES, Lines, prefetch};
 
 use crate::regions::{PIECE_BYTES, UNIT_BYTES};
 
@@ -75,7 +75,7 @@ impl Memory {
     }
 
     /// The untouched memory, for a caller that populates it.
-    pub(crate) fn untouched(&self) -> reactor::Untouched {
+    pub(crate) fn untouched(&self) -> memory::Untouched {
         self.lines.untouched()
     }
 

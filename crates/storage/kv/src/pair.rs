@@ -1,6 +1,6 @@
 //! Attributes and marks of a pair, conditions of a store, and its result.
 
-use reactor::{CHUNK_BYTES, Chunk};
+use memory::{CHUNK_BYTES, Chunk};
 
 /// Attributes of a pair besides key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

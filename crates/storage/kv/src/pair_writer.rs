@@ -2,7 +2,7 @@
 
 use std::io;
 
-use reactor::{CHUNK_BYTES, Chunk};
+use memory::{CHUNK_BYTES, Chunk};
 
 use crate::allocator::Allocator;
 use crate::bucket::{Bucket, BucketMut, INLINE_VALUE_BYTES_MAX};

@@ -1,6 +1,6 @@
 //! A value that is arriving: it has memory, and is not in the index yet.
 
-use reactor::{CHUNK_BYTES, Chunk};
+use memory::{CHUNK_BYTES, Chunk};
 
 use crate::heap::Heap;
 use crate::item::{LARGE, Layout};

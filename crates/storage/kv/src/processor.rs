@@ -26,7 +26,7 @@
 use std::io;
 use std::sync::Arc;
 
-use reactor::{CHUNK_BYTES, Chunk, Untouched};
+use memory::{CHUNK_BYTES, Chunk, Untouched};
 
 use crate::allocator::ResizeStep;
 use crate::atomic::{Atomic, AtomicResult};
@@ -129,8 +129,8 @@ impl Processor {
     #[must_use]
     pub fn taken_bytes(&self) -> usize {
         self.index_bytes()
-            + self.pairs().heap.regions.taken_lines() * reactor::LINE_BYTES
-            + self.pairs().heap.regions.taken_slots(Slots::Buckets) * reactor::LINE_BYTES
+            + self.pairs().heap.regions.taken_lines() * memory::LINE_BYTES
+            + self.pairs().heap.regions.taken_slots(Slots::Buckets) * memory::LINE_BYTES
             + self.pairs().heap.chunked.taken_bytes()
     }
 
@@ -144,7 +144,7 @@ impl Processor {
     /// Bytes of the buckets and their groups' overflow lines.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.pairs().table.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
+        self.pairs().table.index.group_count() as usize * GROUP_LINES as usize * memory::LINE_BYTES
     }
 
     /// Lines touched by operations so far.

@@ -8,7 +8,7 @@
 
 mod resize;
 
-use reactor::LINE_BYTES;
+use memory::LINE_BYTES;
 
 /// Bytes of a region.
 pub const REGION_BYTES: usize = 64 << 10;

@@ -29,7 +29,7 @@ pub(crate) struct Table {
     /// Spare lines for overflow.
     pub(crate) spare: Vec<u32>,
     /// Lines that a resize is moving; empty otherwise.
-    moving: Vec<[u8; reactor::LINE_BYTES]>,
+    moving: Vec<[u8; memory::LINE_BYTES]>,
 }
 
 impl Table {

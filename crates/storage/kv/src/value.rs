@@ -1,6 +1,6 @@
 //! A value in memory: whole, or in parts.
 
-use reactor::{CHUNK_BYTES, Chunk};
+use memory::{CHUNK_BYTES, Chunk};
 
 use crate::memory::Memory;
 use crate::regions::PIECE_BYTES;

@@ -19,7 +19,7 @@ pub(crate) use file_open::{check_creatable, check_writable, directory_of};
 pub use null::NullStore;
 pub use raw_file::RawFile;
 
-use reactor::Buffer;
+use ::memory::Buffer;
 
 use crate::namespace::{Reply, StoreError};
 

@@ -14,7 +14,8 @@
 //! [`StoreError::Truncated`].
 
 use linux::Moment;
-use reactor::{Buffer, Completion, Operation, Payload, Pool};
+use memory::{Buffer, Payload, Pool};
+use reactor::{Completion, Operation};
 
 use crate::health::Health;
 

@@ -36,7 +36,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kv::log::Sync;
-use reactor::page_bytes;
+use memory::page_bytes;
 use wire::uuid::Uuid;
 
 use crate::block::{

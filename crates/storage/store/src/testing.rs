@@ -10,7 +10,7 @@ pub(crate) use rig::Rig;
 
 use std::time::{Duration, Instant};
 
-use reactor::Payload;
+use memory::Payload;
 
 use crate::namespace::{Backend, Reply, Request, StoreError, StoreIo, Ticket};
 use crate::open_error::OpenError;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use linux::Moment;
+use memory::{Payload, Pool};
 use nvlane_store::{Backend, BlockStore, Geometry, Reply, Request, Spec, Store, StoreIo, Ticket};
-use reactor::{Completion, CountingAllocator, File, Operation, Payload, Pool};
+use reactor::{Completion, CountingAllocator, File, Operation};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

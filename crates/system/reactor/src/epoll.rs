@@ -234,8 +234,8 @@ mod tests {
     use rustix::fd::OwnedFd;
 
     use super::*;
-    use crate::buffers::Pool;
     use crate::operation::File;
+    use memory::Pool;
 
     fn read(pool: &Pool, skip: usize) -> Operation {
         let file = File::new(OwnedFd::from(tempfile::tempfile().unwrap()));

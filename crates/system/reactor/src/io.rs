@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::buffers::Pool;
 use crate::busy_poll::{Arrival, BusyPolling};
 use crate::operation::{Completion, Operation, Token};
-use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent};
 use crate::zero_copy::{Held, Notice};
 use linux::Moment;
+use memory::Pool;
+use memory::Segment;
 
 /// A socket of one reactor. Never reused for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,18 +1,15 @@
-//! One pinned thread: its ring or epoll set, its buffers, timers and mailbox.
+//! One pinned thread: its ring or epoll set, its sockets, timers and mailbox.
 //!
 //! A [`Reactor`] runs an [`Application`], which sees the world only through [`Io`]. It knows sockets, storage
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
-//! The unsafe code is in `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory that the kernel reads
-//! and writes), `ring`, `workers`, `socket`, `zero_copy`, `busy_poll` and `probe` (system calls), and
-//! `program_allocator`.
+//! The unsafe code makes system calls, and passes buffers to the kernel and to threads until operations complete: in
+//! `busy_poll`, `probe`, `program_allocator`, `registered`, `ring`, `socket`, `workers` and `zero_copy`.
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod accept_pace;
-mod buffers;
 mod busy_poll;
-mod chunks;
 mod counter;
 mod counting;
 mod engine;
@@ -20,15 +17,11 @@ mod epoll;
 mod event;
 mod in_flight;
 mod io;
-mod lines;
 mod mailbox;
 #[cfg(test)]
 mod mailbox_tests;
-mod mapping;
 mod max_segment;
-mod memory;
 mod operation;
-mod payload;
 mod poison;
 mod probe;
 mod program_allocator;
@@ -37,7 +30,6 @@ mod reactor_io;
 mod refusal_tests;
 mod registered;
 mod ring;
-mod segment;
 mod socket;
 mod source;
 mod spin;
@@ -50,26 +42,19 @@ mod wake;
 mod workers;
 mod zero_copy;
 
-pub use self::memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
-pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
 pub use busy_poll::{
     Arrival, Asked, BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX, BusyPoll, BusyPolling, SocketPolling, poll_epoll,
 };
-pub use chunks::{CHUNK_BYTES, Chunk, Chunks};
 pub use counter::{Counter, Durations, SharedDurations};
 pub use counting::{Allocations, CountingAllocator};
 pub use event::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
-pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};
 pub use mailbox::{Address, Mailbox};
-pub use mapping::page_bytes;
 pub use max_segment::MaxSegment;
 pub use operation::{Allocation, Completion, File, Operation, Token};
-pub use payload::{Payload, Torn};
 pub use poison::{POISON, PoisoningAllocator};
 pub use probe::{Features, RingSetup};
 pub use program_allocator::{ProgramAllocator, give_back_freed_memory};
-pub use segment::Segment;
 pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket, suit_loopback};
 pub use source::Source;
 pub use spin::{Pause, SpinBudget, SpinPolicy, UnknownSpinPolicy, spin_ns_max};

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::buffers::Buffer;
+use memory::Buffer;
 
 /// Identifies an operation to its starter.
 pub type Token = u64;

@@ -23,7 +23,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use crate::accept_pace::AcceptPace;
-use crate::buffers::Pool;
 use crate::busy_poll::{Arrival, BusyPolling};
 use crate::engine::Engine;
 use crate::event::Interest;
@@ -31,11 +30,12 @@ use crate::io::{Application, Connection, ConnectionHandle, Io, ListenerTag, Sock
 use crate::mailbox::{Address, Mailbox};
 use crate::operation::{Operation, Token};
 use crate::program_allocator::give_back_freed_memory;
-use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent, Socket};
 use crate::timers::Timers;
 use crate::zero_copy::{Held, LingeringClose, Notice, abort_all};
 use linux::{Moment, MomentClock};
+use memory::Pool;
+use memory::Segment;
 
 /// Polled sockets beyond this many are watched again at once.
 const POLLED_SOCKET_COUNT_MAX: usize = 8;

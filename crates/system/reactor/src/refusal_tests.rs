@@ -14,9 +14,9 @@ use crate::event::EngineKind;
 use crate::io::{Application, Connection, Io, ListenerTag, SocketId};
 use crate::mailbox::{Address, Mailbox};
 use crate::operation::{Completion, Token};
-use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent};
 use crate::turn::{Reactor, Settings};
+use memory::Segment;
 
 /// Timeout of a client, much longer than the delay before a refused call is repeated.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -5,7 +5,7 @@
 
 use io_uring::Submitter;
 
-use crate::buffers::{BLOCK_BYTES_MAX, Pool};
+use memory::{BLOCK_BYTES_MAX, Pool};
 
 /// The most fixed buffers that the kernel has room for.
 const BLOCK_COUNT_MAX: usize = 1 << 14;

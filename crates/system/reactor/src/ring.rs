@@ -12,7 +12,6 @@ use std::time::Duration;
 use io_uring::types::{Fd, FsyncFlags, Napi, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
-use crate::buffers::Pool;
 use crate::busy_poll::BusyPoll;
 use crate::event::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
@@ -20,6 +19,7 @@ use crate::mailbox::Bell;
 use crate::operation::{File, Operation, Token, rest_of};
 use crate::probe::{Features, RingSetup, is_out_of_memory};
 use crate::registered::RegisteredBlocks;
+use memory::Pool;
 
 /// Entries of the submission queue: what one turn hands over at once.
 const SUBMISSION_ENTRIES: u32 = 256;
@@ -410,8 +410,8 @@ mod tests {
     use rustix::fd::OwnedFd;
 
     use super::*;
-    use crate::buffers::BLOCK_BYTES_MAX;
     use crate::operation::{Allocation, Completion, File};
+    use memory::BLOCK_BYTES_MAX;
 
     const BYTES: usize = 4096;
 

@@ -13,8 +13,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::busy_poll::{Arrival, BusyPoll, SocketPolling, poll_socket};
 use crate::max_segment::{MaxSegment, sent_segment_bytes};
-use crate::segment::Segment;
 use linux::socket_option::ms_since_arrival;
+use memory::Segment;
 
 /// Segments that the kernel takes in one call (`UIO_MAXIOV`).
 pub const SEGMENT_COUNT_MAX: usize = 1024;

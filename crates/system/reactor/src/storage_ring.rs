@@ -6,12 +6,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::buffers::Pool;
 use crate::event::{Event, Patience};
 use crate::operation::{Completion, File, Operation, Token};
 use crate::ring::RingEngine;
 use crate::spin::{Pause, SpinBudget};
 use crate::wait::Wait;
+use memory::Pool;
 
 /// A ring for storage operations of the thread that made it.
 pub struct StorageRing {

@@ -12,7 +12,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::buffers::Pool;
 use crate::busy_poll::{Asked, BusyPoll, BusyPolling};
 use crate::counter::Counter;
 use crate::engine::Engine;
@@ -25,6 +24,7 @@ use crate::ring::RingEngine;
 use crate::spin::{Pause, SpinBudget, spin_ns_max};
 use crate::wait::Wait;
 use crate::wake::refuse_timer_slack;
+use memory::Pool;
 
 /// Configuration of a reactor.
 #[derive(Clone, Debug)]

@@ -213,8 +213,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::buffers::Pool;
     use crate::operation::File;
+    use memory::Pool;
 
     /// Time within which operations end.
     const PATIENCE: Duration = Duration::from_secs(60);

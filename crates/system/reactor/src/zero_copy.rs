@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-use crate::payload::Payload;
-use crate::segment::Segment;
 use crate::socket::{Sent, Socket, send_message};
+use memory::Payload;
+use memory::Segment;
 
 /// A notice that the kernel has released the bytes of some sends, numbered from 0 in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,9 +315,9 @@ pub(crate) fn abort_all(sockets: impl Iterator<Item = Socket>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffers::Pool;
     use crate::socket::Received;
     use crate::socket::tests::pair;
+    use memory::Pool;
 
     fn await_notice(socket: &Socket) -> Notice {
         let until = Instant::now() + Duration::from_secs(20);
@@ -442,7 +442,7 @@ mod tests {
         let pool = Pool::new(1).unwrap();
         let (near, far) = pair();
         assert!(near.allow_zero_copy());
-        let buffer = pool.take(crate::BLOCK_BYTES_MAX).unwrap();
+        let buffer = pool.take(memory::BLOCK_BYTES_MAX).unwrap();
         let mut count = 0;
         while let (Sent::Bytes(_), is_referred) = near.send_zero_copy(&[Segment::new(&buffer)]) {
             count += u32::from(is_referred);

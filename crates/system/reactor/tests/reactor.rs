@@ -8,9 +8,10 @@ use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use memory::Segment;
 use nvlane_reactor::{
     Address, Allocation, Application, Completion, Connection, EngineKind, File, Io, Listener, ListenerTag,
-    Mailbox, Operation, Reactor, Received, Segment, Sent, Settings, SocketId, Token,
+    Mailbox, Operation, Reactor, Received, Sent, Settings, SocketId, Token,
 };
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Epoll];
@@ -20,7 +21,7 @@ enum Message {
     /// A connection that another reactor accepted.
     Adopt(Connection),
     /// Carry out the storage operation that `make` returns for a buffer of this length, bytes.
-    Store(usize, Box<dyn FnOnce(nvlane_reactor::Buffer) -> Operation + Send>),
+    Store(usize, Box<dyn FnOnce(memory::Buffer) -> Operation + Send>),
     Timer(Duration),
     /// Hand connections on to the next reactor when something comes, without reading it.
     HandOn,
@@ -183,7 +184,7 @@ impl Rig {
     fn store(
         &self,
         length: usize,
-        make: impl FnOnce(nvlane_reactor::Buffer) -> Operation + Send + 'static,
+        make: impl FnOnce(memory::Buffer) -> Operation + Send + 'static,
     ) -> Outcome {
         self.addresses[0].post(Message::Store(length, Box::new(make)));
         self.outcomes(1).pop().unwrap()

@@ -24,11 +24,11 @@ use std::time::Instant;
 use kv::{Attributes, Condition, Eviction, Kept, KeyHash, Partition, Processor, Settings, Stored};
 use linux::Moment;
 use linux::random::SplitMix64;
+use memory::{Lines, prefetch};
 use nvlane_memcached::{
     AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerAddress, ListenerSettings,
     ListenerStats, Progress, Router, Service, Session, Verb,
 };
-use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
 

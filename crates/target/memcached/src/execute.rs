@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::Arc;
 
-use reactor::{CHUNK_BYTES, Chunk};
+use memory::{CHUNK_BYTES, Chunk};
 
 use crate::binary_response as response;
 use crate::command::{Command, Mode, Verb};

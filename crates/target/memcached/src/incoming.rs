@@ -2,7 +2,7 @@
 //!
 //! A value of a mebibyte or more is received into chunks of its partition; a shorter one into a buffer of its length.
 
-use reactor::{CHUNK_BYTES, Chunk};
+use memory::{CHUNK_BYTES, Chunk};
 
 use crate::command::{Command, Verb};
 use kv::KeyHash;

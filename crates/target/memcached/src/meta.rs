@@ -1,6 +1,6 @@
 //! The meta protocol: `mg`, `ms`, `md`, `ma`, `me`.
 
-use reactor::CHUNK_BYTES;
+use memory::CHUNK_BYTES;
 
 use crate::command::{Command, Mode, Verb};
 use crate::execute::{Executor, LOG_FULL, Refusal};

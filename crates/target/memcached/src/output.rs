@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use reactor::CHUNK_BYTES;
+use memory::CHUNK_BYTES;
 
 use kv::{ChunkList, Kept};
 

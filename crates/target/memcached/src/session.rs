@@ -13,7 +13,7 @@ mod watching;
 
 use std::collections::VecDeque;
 
-use reactor::{CHUNK_BYTES, Chunk};
+use memory::{CHUNK_BYTES, Chunk};
 
 use crate::answer::AnswerId;
 use crate::authentication::{Authentication, Outcome};

@@ -7,7 +7,7 @@
 use std::fs;
 
 use kv::REGION_BYTES;
-use reactor::LINE_BYTES;
+use memory::LINE_BYTES;
 
 use crate::counters::{CommandCounters, ListenerStats, PartitionStats};
 use crate::execute::Executor;

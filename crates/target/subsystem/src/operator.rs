@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use reactor::{Listener, ListenerTag, page_bytes};
+use memory::page_bytes;
+use reactor::{Listener, ListenerTag};
 use security::tls::Keyring;
 use store::{OpenError, Size, Spec, Store};
 use wire::id::Nsid;

@@ -1,6 +1,6 @@
 //! How long transfers, operations and orders may take in a run, and whether a pool may run out of buffers.
 
-use reactor::BLOCK_BYTES_MIN;
+use memory::BLOCK_BYTES_MIN;
 
 use super::{Fault, MS, Scenario};
 

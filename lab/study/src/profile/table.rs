@@ -225,7 +225,7 @@ mod tests {
             ("core::cmp::le", Caller),
             ("__memmove_avx512_unaligned_erms", In(Copies)),
             ("mi_malloc", In(Memory)),
-            ("core::ptr::drop_in_place<nvlane_reactor::payload::Payload>", In(Nvme)),
+            ("core::ptr::drop_in_place<nvlane_memory::payload::Payload>", In(Nvme)),
             ("core::ptr::drop_in_place<alloc::string::String>", Caller),
             ("__GI___pthread_disable_asynccancel", In(SystemCalls)),
         ] {

@@ -71,7 +71,7 @@ fn workload(start: &StartFileLoad) -> Result<Workload, String> {
     };
     within("queues", jobs, JOBS_MAX)?;
     within("operations in flight", depth.saturating_mul(jobs), IN_FLIGHT_MAX)?;
-    let io_bytes_max = u32::try_from(reactor::BLOCK_BYTES_MAX).unwrap_or(u32::MAX);
+    let io_bytes_max = u32::try_from(memory::BLOCK_BYTES_MAX).unwrap_or(u32::MAX);
     within("bytes of an operation", io_bytes, io_bytes_max)?;
     let [warm_up, measure] = [start.warm_up_us, start.measure_us].map(Duration::from_micros);
     if warm_up.saturating_add(measure) > TIME_MAX {

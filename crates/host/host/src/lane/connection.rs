@@ -101,7 +101,7 @@ impl<B: DataBuffer> Lane<B> {
     /// Sends a TermReq for a violation of the target, if the socket accepts it at once.
     fn send_term_req(&mut self, violation: Violation) {
         if let (Link::Connected(transport), Some(bytes)) = (&mut self.link, self.core.term_req(violation)) {
-            let _ = transport.send(&[reactor::Segment::new(&bytes)]);
+            let _ = transport.send(&[memory::Segment::new(&bytes)]);
             // A reset would discard it.
             transport.finish();
         }

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
+use memory::Segment;
 use nvlane_host::Command;
 use nvlane_host::lane_core::LaneCore;
 use proto::Violation;
 use proto::host_controller::ControllerSettings;
-use reactor::{Received, Segment, Sent};
+use reactor::{Received, Sent};
 use security::hash::HashFunction;
 use security::psk::Derivation;
 use security::tls::{ByteSocket, HostKeys, IdentityOffer, Keyring, KnownKey, Session, Stream};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use reactor::{Memory, MemoryAccess, MemoryRef, Segment, page_bytes};
+use memory::{Memory, MemoryAccess, MemoryRef, Segment, page_bytes};
 
 use super::CeilingSpec;
 use crate::random::Prng;

@@ -4,7 +4,8 @@ use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reactor::{Received, Segment, Sent, Socket};
+use memory::Segment;
+use reactor::{Received, Sent, Socket};
 use security::psk::{Cipher, Derivation};
 use security::tls::{HostKeys, IdentityOffer, Keyring, KnownKey, Session, Stream};
 use security::tls_key::TlsKey;

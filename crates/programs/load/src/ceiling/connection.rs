@@ -6,7 +6,8 @@ use super::blocks::Walk;
 use super::channel::Channel;
 use super::{CeilingSpec, STAGING_BYTES};
 use host::Receive;
-use reactor::{Received, Segment, Sent};
+use memory::Segment;
+use reactor::{Received, Sent};
 
 /// Bytes of a command capsule without data, and of every other header.
 const CAPSULE_BYTES: usize = 72;

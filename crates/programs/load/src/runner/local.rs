@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use host::Error;
-use reactor::{Allocation, Buffer, File, Operation, Pool, SpinPolicy, StorageRing};
+use memory::{Buffer, Pool};
+use reactor::{Allocation, File, Operation, SpinPolicy, StorageRing};
 use store::{Contents, FileKind, FileSettings, OpenError, RawFile};
 
 use super::buffer::fill;
@@ -88,7 +89,7 @@ pub fn run_local(
     let geometry = Geometry {
         lba_bytes: block_bytes,
         block_count: file.bytes() / u64::from(block_bytes),
-        transfer_limit_bytes: u32::try_from(reactor::BLOCK_BYTES_MAX).ok(),
+        transfer_limit_bytes: u32::try_from(memory::BLOCK_BYTES_MAX).ok(),
         deallocated: Deallocated::Zeroes,
     };
     let plan = workload.plan(&geometry, crate::verify::new_run_id())?;
@@ -132,7 +133,7 @@ impl Destination for Local<'_> {
         let system = |doing| move |error: std::io::Error| Error::System { doing, cause: error.into() };
         let count = thread.loads.len() * plan.workload().depth as usize;
         let limit = u32::try_from(count).unwrap_or(u32::MAX);
-        let room = plan.buffer_bytes().next_power_of_two().max(reactor::BLOCK_BYTES_MIN);
+        let room = plan.buffer_bytes().next_power_of_two().max(memory::BLOCK_BYTES_MIN);
         let pool = Pool::new(count.saturating_mul(room)).map_err(system("have memory for the buffers"))?;
         let mut ring = StorageRing::new(&pool, limit, self.spin_ns_max)
             .map_err(system("use io_uring on this machine"))?;

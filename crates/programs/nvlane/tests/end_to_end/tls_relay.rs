@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use host::security::tls::{ByteSocket, Session, Stream};
-use reactor::{Received, Segment, Sent};
+use memory::Segment;
+use reactor::{Received, Sent};
 
 use crate::setup::PATIENCE;
 

@@ -4,7 +4,8 @@ use core::fmt;
 use core::str::FromStr;
 use std::io::{self, IoSliceMut};
 
-use reactor::{Received, Segment, Sent, Socket};
+use memory::Segment;
+use reactor::{Received, Sent, Socket};
 
 use super::client_hello::HANDSHAKE_RECORD;
 use super::{Established, Failure, Read, Session, WithCertificate};

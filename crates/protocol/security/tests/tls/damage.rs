@@ -7,10 +7,11 @@ use std::io::IoSliceMut;
 use std::rc::Rc;
 use std::sync::LazyLock;
 
+use memory::Segment;
 use nvlane_security::hash::HashFunction;
 use nvlane_security::tls::{ByteSocket, IdentityOffer, Session, Stream};
 use proptest::prelude::*;
-use reactor::{Received, Segment, Sent};
+use reactor::{Received, Sent};
 
 use crate::{host_keys, host_name, key, keyring, subsystem};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reactor::{Chunk, Untouched};
+use memory::{Chunk, Untouched};
 
 use crate::chunked::{ChunkList, REGIONS_PER_CHUNK};
 use crate::heap::Heap;

@@ -1,6 +1,6 @@
 //! The pieces of items: the first parts of their values.
 
-use reactor::CHUNK_BYTES;
+use memory::CHUNK_BYTES;
 
 use crate::heap::Heap;
 use crate::item::{HELD, Header, LARGE, chunk_count};

@@ -1,6 +1,6 @@
 //! Lines of entries: a bucket, and the overflow lines shared by the buckets of its group.
 
-use reactor::LINE_BYTES;
+use memory::LINE_BYTES;
 
 use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry};
 use crate::heap::Heap;

@@ -1,6 +1,6 @@
 //! Resizing of the index: the wanted number of groups, and moving a bucket with every new pair until it is reached.
 
-use reactor::LINE_BYTES;
+use memory::LINE_BYTES;
 
 use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry};
 use crate::counters::Counters;

@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use reactor::{Allocation, Buffer, Completion, Operation};
+use memory::Buffer;
+use reactor::{Allocation, Completion, Operation};
 use rustix::io::Errno;
 
 use super::file_shared::{Descriptions, Shared};

@@ -1,7 +1,8 @@
 //! Tests of the file backend on a disk with injected faults: completed requests hold, whatever fails.
 
+use memory::BLOCK_BYTES_MAX;
 use proptest::prelude::*;
-use reactor::{BLOCK_BYTES_MAX, File, Operation};
+use reactor::{File, Operation};
 use rustix::io::Errno;
 
 use super::file_backend::{ATTEMPT_LIMIT, BUFFER_WAIT_NS, RANGE_LIMIT};

@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use reactor::{Completion, Memory, MemoryAccess, PastEnd, Payload, Pool, STRIPE_BYTES};
+use memory::{Memory, MemoryAccess, PastEnd, Payload, Pool, STRIPE_BYTES};
+use reactor::Completion;
 
 use super::{done, ended};
 use crate::namespace::{Backend, BlockStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
@@ -223,8 +224,8 @@ impl Backend for MemoryBackend {
 mod tests {
     use super::*;
     use crate::testing::{Bench, Double, Media, Step, check_against_model, model_steps};
+    use memory::page_bytes;
     use proptest::prelude::*;
-    use reactor::page_bytes;
 
     fn settings(bytes: u64, is_shared: bool) -> MemorySettings {
         MemorySettings {
@@ -297,7 +298,7 @@ mod tests {
     #[test]
     fn an_empty_pool_makes_the_caller_wait_for_a_buffer() {
         let pool = Pool::new(1).unwrap();
-        let _all = pool.take(reactor::BLOCK_BYTES_MAX).unwrap();
+        let _all = pool.take(memory::BLOCK_BYTES_MAX).unwrap();
         let store = MemoryStore::new(&settings(8192, true)).unwrap();
         assert!(store.attach().unwrap().read_now(Some(&pool), 0, 4096, false).is_none());
     }

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use reactor::{Completion, Payload, Pool};
+use memory::{Payload, Pool};
+use reactor::Completion;
 
 use super::{done, ended};
 use crate::namespace::{Backend, BlockStore, Geometry, Request, StoreError, StoreIo, Ticket};

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use kv::log::{DamageKind, Failure, Job, Loaded, Log, MARKED_S, Notice, PIECE_BYTES, Work};
 use kv::{KeyHash, LogRoom, Partition, Processor};
-use reactor::{Buffer, Completion, Pool};
+use memory::{Buffer, Pool};
+use reactor::Completion;
 
 use super::recovery::{DamagePassedOver, Reading, SharedProgress, WAIT_NS};
 use crate::namespace::{Backend, Intercepted, Reply, Request, StoreError, StoreIo, Ticket};

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kv::Processor;
-use reactor::{Chunk, Untouched};
+use memory::{Chunk, Untouched};
 
 /// Bytes prefaulted in one step, which bounds how long others wait.
 const PIECE_BYTES: usize = 2 << 20;

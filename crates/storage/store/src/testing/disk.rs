@@ -7,7 +7,8 @@ use std::io;
 use std::rc::Rc;
 
 use linux::Moment;
-use reactor::{Allocation, Buffer, Completion, File, Operation, Pool, Timers};
+use memory::{Buffer, Pool};
+use reactor::{Allocation, Completion, File, Operation, Timers};
 use rustix::io::Errno;
 
 use super::{Bench, Outcome, Step, begin, outcome_of};

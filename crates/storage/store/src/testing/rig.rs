@@ -6,9 +6,10 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use linux::Moment;
+use memory::Pool;
 use reactor::{
-    Address, Application, Completion, Connection, EngineKind, Io, ListenerTag, Mailbox, Operation, Pool,
-    Reactor, Settings, SocketId, Token,
+    Address, Application, Completion, Connection, EngineKind, Io, ListenerTag, Mailbox, Operation, Reactor,
+    Settings, SocketId, Token,
 };
 
 use super::{Bench, Outcome, Step, begin, outcome_of};

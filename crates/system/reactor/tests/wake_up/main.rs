@@ -14,7 +14,7 @@ use sync::Arc;
 use turn::{Reactor, Settings};
 
 // What `turn.rs` imports from its crate.
-use model::{buffers, busy_poll, counter, engine, epoll, io, operation, reactor_io, ring, spin, wake};
+use model::{busy_poll, counter, engine, epoll, io, operation, reactor_io, ring, spin, wake};
 
 #[path = "../../src/event.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -142,6 +142,8 @@ type Act = (&'static str, fn(&Address<u32>, &Bell));
 /// Runs a reactor until it stops, with a thread for each of `acts`. A reactor that sleeps for ever fails the model.
 fn explore_turns(stops_after: StopsAfter, acts: &'static [Act]) {
     let threads: Vec<_> = std::iter::once("the reactor").chain(acts.iter().map(|(name, _)| *name)).collect();
+    // Each of many runs maps the pool.
+    let settings = Settings { pool_bytes: 1, ..Settings::default() };
     explore(&threads, move || {
         let mailbox = Mailbox::new().expect("a model");
         let start = |(_, act): &'static Act| {
@@ -149,7 +151,7 @@ fn explore_turns(stops_after: StopsAfter, acts: &'static [Act]) {
             thread::spawn(move || act(&address, &bell))
         };
         let threads: Vec<_> = acts.iter().map(start).collect();
-        let mut reactor = Reactor::new(&Settings::default(), mailbox, |_| stops_after).expect("a model");
+        let mut reactor = Reactor::new(&settings, mailbox, |_| stops_after).expect("a model");
         reactor.run().expect("a model");
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     });

@@ -1,19 +1,5 @@
 //! A model of what a reactor's turn works with: an engine, one socket that is always open, timers and an application.
 
-/// Buffers, of which the model has none.
-pub(crate) mod buffers {
-    use std::io;
-
-    #[derive(Debug)]
-    pub(crate) struct Pool;
-
-    impl Pool {
-        pub(crate) fn new(_bytes: usize) -> io::Result<Self> {
-            Ok(Self)
-        }
-    }
-}
-
 /// Busy polling, which the model leaves off.
 pub(crate) mod busy_poll {
     use std::io;
@@ -166,7 +152,7 @@ pub(crate) mod engine {
 pub(crate) mod ring {
     use std::io;
 
-    use crate::buffers::Pool;
+    use memory::Pool;
 
     #[derive(Default)]
     pub(crate) struct RingEngine(pub(crate) crate::engine::Watch);
@@ -311,11 +297,11 @@ pub(crate) mod reactor_io {
     use std::collections::VecDeque;
     use std::time::Instant;
 
-    use crate::buffers::Pool;
     use crate::busy_poll::BusyPolling;
     use crate::engine::Engine;
     use crate::io::{Application, SocketId};
     use crate::mailbox::{Address, Mailbox};
+    use memory::Pool;
 
     /// How the reactor learns that the socket is readable.
     enum Attention {

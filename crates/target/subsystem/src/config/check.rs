@@ -83,7 +83,7 @@ const CONNECTION_COUNT_MAX: u64 = 1 << 20;
 
 /// The largest transfer, bytes: its data lies in one buffer of a reactor's pool.
 const TRANSFER_BYTES_MAX: u32 = 4 << 20;
-const _: () = assert!(TRANSFER_BYTES_MAX as usize == reactor::BLOCK_BYTES_MAX);
+const _: () = assert!(TRANSFER_BYTES_MAX as usize == memory::BLOCK_BYTES_MAX);
 
 /// The largest in-capsule data, bytes.
 const IN_CAPSULE_BYTES_MAX: u32 = 64 << 10;

@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 
-use reactor::Pool;
+use memory::Pool;
 use store::Ticket;
 
 use crate::messages::state::BuffersState;
@@ -320,7 +320,7 @@ impl BufferQuota {
 
 #[cfg(test)]
 mod tests {
-    use reactor::{BLOCK_BYTES_MAX, Buffer};
+    use memory::{BLOCK_BYTES_MAX, Buffer};
 
     use super::*;
 

@@ -16,7 +16,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use reactor::{Buffer, Completion, Io, Payload, Pool};
+use memory::{Buffer, Payload, Pool};
+use reactor::{Completion, Io};
 use store::{Request, Ticket};
 use wire::id::Nsid;
 use wire::kv::batch::BatchCollect;

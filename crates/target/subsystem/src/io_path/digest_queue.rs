@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use reactor::Payload;
+use memory::Payload;
 use store::Ticket;
 use wire::sqe::Sqe;
 
@@ -67,7 +67,7 @@ impl DigestQueue {
 mod tests {
     use std::sync::Arc;
 
-    use reactor::{CHUNK_BYTES, Chunks};
+    use memory::{CHUNK_BYTES, Chunks};
 
     use super::*;
     use crate::io_path::lane::payload_digest;

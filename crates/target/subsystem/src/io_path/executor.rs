@@ -14,7 +14,8 @@
 
 use std::ops::Range;
 
-use reactor::{Buffer, Io, Payload};
+use memory::{Buffer, Payload};
+use reactor::Io;
 use store::{Reply, Request, StoreError, Ticket};
 use wire::id::Nsid;
 use wire::opcode::{KvOpcode, NvmOpcode};

@@ -8,8 +8,9 @@
 // Input from a host must never cause a panic: see docs/testing.md.
 #![deny(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used)]
 
+use memory::Buffer;
 use proto::Slot;
-use reactor::{Buffer, Io};
+use reactor::Io;
 use store::{Request, Ticket};
 use wire::nvm::BlockCommand;
 use wire::opcode::NvmOpcode;

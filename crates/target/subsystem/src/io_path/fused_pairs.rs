@@ -12,8 +12,8 @@
 
 use std::collections::VecDeque;
 
+use memory::Buffer;
 use proto::Slot;
-use reactor::Buffer;
 use wire::sqe::Sqe;
 use wire::status::Status;
 

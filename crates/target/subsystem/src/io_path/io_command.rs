@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use reactor::Payload;
+use memory::Payload;
 use store::Ticket;
 use wire::sqe::Sqe;
 use wire::status::Status;

@@ -8,13 +8,12 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use memory::{Payload, Pool, STRIPE_BYTES, Segment};
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::{Doorbell, Policy};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use proto::{ControllerQueue, DataDigest, Piece, SendBudget};
-use reactor::{
-    Held, Io, ListenerTag, Payload, Pool, STRIPE_BYTES, Segment, Sent, SocketId, stays_on_this_machine,
-};
+use reactor::{Held, Io, ListenerTag, Sent, SocketId, stays_on_this_machine};
 use security::tls::Stream;
 use store::Ticket;
 use wire::pdu::Digests;

@@ -20,7 +20,8 @@ use kv::{Arrival, KEY_BYTES_MAX, Station};
 use memcached::{
     AnswerId, CollectiveRequest, Command, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service,
 };
-use reactor::{CHUNK_BYTES, Io};
+use memory::CHUNK_BYTES;
+use reactor::Io;
 use store::Logged;
 use wire::kv::Key;
 use wire::status::Status;

@@ -2,7 +2,8 @@
 
 use std::io::IoSliceMut;
 
-use reactor::{Io, Received, Segment, Sent, SocketId};
+use memory::Segment;
+use reactor::{Io, Received, Sent, SocketId};
 use security::tls::{ByteSocket, Established, Failure, Stream};
 
 use crate::messages::message::Message;

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use reactor::{Buffer, Io};
+use memory::Buffer;
+use reactor::Io;
 use store::{Geometry, Request, Ticket};
 use wire::id::Nsid;
 use wire::nvm::{BlockCommand, CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes};

@@ -3,7 +3,7 @@
 //! Such a command ends without needing anything else, so that progress does not depend on hosts that withhold buffers.
 //! docs/design/memory.md
 
-use reactor::{Buffer, Pool};
+use memory::{Buffer, Pool};
 
 /// The buffer, unless it is in use.
 #[derive(Debug, Default)]

@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
+use memory::Buffer;
 use proto::Slot;
-use reactor::Buffer;
 use store::Ticket;
 use wire::nvm::BlockCommand;
 use wire::opcode::NvmOpcode;

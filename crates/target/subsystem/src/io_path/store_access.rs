@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use linux::Moment;
-use reactor::{Buffer, Io, Operation, Pool};
+use memory::{Buffer, Pool};
+use reactor::{Io, Operation};
 use store::{Reply, StoreIo, Ticket};
 
 use crate::io_path::attached::AttachedIndex;

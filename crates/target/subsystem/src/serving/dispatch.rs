@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use memory::{Buffer, Chunk, Payload};
 use proto::Slot;
-use reactor::{Buffer, Chunk, Io, Payload};
+use reactor::Io;
 use store::Ticket;
 use wire::fabrics::ConnectCommand;
 use wire::nvm::BlockCommand;

@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use memory::Payload;
 use proto::Violation;
 use proto::controller_queue::Event;
 use proto::receive::ReceiveTurn;
-use reactor::{Connection, Io, ListenerTag, Payload, Received, SocketId};
+use reactor::{Connection, Io, ListenerTag, Received, SocketId};
 use security::tls::{Failure as TlsFailure, Stream};
 use wire::opcode::AdminOpcode;
 use wire::sqe::Fuse;

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use linux::Moment;
 use memcached::{AnswerId, ConnectionStats, Executor, PartitionStats, Session, WatchLog, connection_stats};
+use memory::{Chunk, Segment};
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
-use reactor::{Chunk, Connection, Io, Listener, ListenerTag, Received, Segment, Sent, SocketId};
+use reactor::{Connection, Io, Listener, ListenerTag, Received, Sent, SocketId};
 use security::tls::Failure;
 use zeroize::Zeroize;
 

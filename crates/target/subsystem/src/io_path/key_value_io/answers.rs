@@ -1,6 +1,7 @@
 //! The answers of partitions to the commands of this reactor.
 
-use reactor::{Io, Payload};
+use memory::Payload;
+use reactor::Io;
 use store::Ticket;
 use wire::kv::batch::collect_result;
 use wire::status::Status;

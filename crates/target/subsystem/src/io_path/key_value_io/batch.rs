@@ -9,7 +9,8 @@
 //!
 //! A Submit without a waiting Collect is refused, so no outcomes are kept for a host that may not fetch them.
 
-use reactor::{Buffer, Io, Payload};
+use memory::{Buffer, Payload};
+use reactor::Io;
 use store::Ticket;
 use wire::kv::batch::{
     BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, OutcomeWriter, collect_result,

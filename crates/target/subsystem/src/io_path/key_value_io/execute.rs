@@ -4,7 +4,8 @@
 //! outcome returns as one.
 
 use kv::{KeyHash, ListPosition, Partition};
-use reactor::{Buffer, CHUNK_BYTES, Io, Payload};
+use memory::{Buffer, CHUNK_BYTES, Payload};
+use reactor::Io;
 use store::Ticket;
 use wire::kv::Key;
 use wire::kv::batch::Operation;

@@ -13,7 +13,8 @@
 
 use std::ops::Range;
 
-use reactor::{Chunk, Io};
+use memory::Chunk;
+use reactor::Io;
 use store::Ticket;
 use wire::status::Status;
 

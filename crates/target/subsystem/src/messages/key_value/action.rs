@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kv::{ChunkList, ListPosition};
-use reactor::{CHUNK_BYTES, Chunk};
+use memory::{CHUNK_BYTES, Chunk};
 use wire::kv::Key;
 use wire::opcode::KvOpcode;
 use wire::status::Status;

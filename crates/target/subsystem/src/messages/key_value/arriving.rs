@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use reactor::{Buffer, CHUNK_BYTES, Chunk};
+use memory::{Buffer, CHUNK_BYTES, Chunk};
 use wire::kv::Key;
 use wire::status::Status;
 

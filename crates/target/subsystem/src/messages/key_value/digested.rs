@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use memory::Payload;
 use proto::DataDigest;
-use reactor::Payload;
 
 /// Bytes digested per turn. Shorter values are digested when they are sent.
 pub(crate) const TURN_BYTES: u32 = 1 << 20;

@@ -8,7 +8,7 @@ use memcached::{
     AnswerId, CollectiveRequest, Command, ConnectionStats, Executor, LargeStore, LongValue, Output,
     PartitionStats, Refusal, RemoteBatch,
 };
-use reactor::Chunk;
+use memory::Chunk;
 use store::Ticket;
 use wire::kv::Key;
 

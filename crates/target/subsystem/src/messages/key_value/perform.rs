@@ -1,7 +1,7 @@
 //! Performs the actions of NVMe commands on a partition.
 
 use kv::{Attributes, ChunkList, KeyHash, ListPosition, Partition};
-use reactor::CHUNK_BYTES;
+use memory::CHUNK_BYTES;
 use wire::kv::batch::Operation;
 use wire::kv::{Key, KeyListWriter, StoreOptions};
 use wire::opcode::KvOpcode;

@@ -134,7 +134,8 @@ impl Pool {
     }
 
     /// The arena as the ring registers it: start and length.
-    pub(crate) fn arena(&self) -> (NonNull<u8>, usize) {
+    #[must_use]
+    pub fn arena(&self) -> (NonNull<u8>, usize) {
         (self.shared.mapping.at(0), self.shared.mapping.len())
     }
 }

@@ -22,6 +22,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::copy::copy_bytes;
 use crate::mapping::Mapping;
 use crate::segment::Segment;
 
@@ -356,7 +357,7 @@ impl MemoryAccess {
             // SAFETY: in the memory (checked); no writer (the guard, or this thread alone has access).
             unsafe {
                 let from = self.memory().mapping.at(at).as_ptr();
-                memory::copy_bytes(&mut into[piece.clone()], std::slice::from_raw_parts(from, piece.len()));
+                copy_bytes(&mut into[piece.clone()], std::slice::from_raw_parts(from, piece.len()));
             }
         }
         Ok(())
@@ -375,7 +376,7 @@ impl MemoryAccess {
             // access), and segments referring to it are read by the kernel only while this thread sends.
             unsafe {
                 let to = self.memory().mapping.at(at).as_ptr();
-                memory::copy_bytes(std::slice::from_raw_parts_mut(to, piece.len()), &from[piece.clone()]);
+                copy_bytes(std::slice::from_raw_parts_mut(to, piece.len()), &from[piece.clone()]);
             }
         }
         Ok(())

@@ -40,7 +40,8 @@ impl<'a> Segment<'a> {
 
     /// The kernel's form.
     #[inline]
-    pub(crate) fn raw(self) -> libc::iovec {
+    #[must_use]
+    pub fn raw(self) -> libc::iovec {
         self.raw
     }
 
