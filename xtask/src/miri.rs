@@ -9,10 +9,10 @@ use crate::command::{cargo, root, run as run_command, target_dir};
 use crate::deps;
 
 /// Crates with unsafe code, but for the calls of the TLS library and the block of signals before `main`.
-const UNSAFE_CRATES: [&str; 3] = ["nvlane-linux", "nvlane-memory", "nvlane-reactor"];
+const UNSAFE_CRATES: [&str; 4] = ["nvlane-allocators", "nvlane-linux", "nvlane-memory", "nvlane-reactor"];
 
 /// Tests without system calls that Miri lacks: all of the unsafe code except our own system calls.
-const UNDER_MIRI: [&str; 12] = [
+const UNDER_MIRI: [&str; 13] = [
     "buffers::",
     "chunks::",
     "counter::",
@@ -21,6 +21,7 @@ const UNDER_MIRI: [&str; 12] = [
     "mailbox_tests::",
     "memory::",
     "of_control_messages",
+    "poison::",
     "segment::",
     "timers::",
     "wide::",
@@ -54,7 +55,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     // The running cargo only knows its own toolchain.
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo", "miri", "test", "--locked", "--lib"]);
-    command.args(["--package", "nvlane-memory", "--package", "nvlane-reactor", "--"]);
+    command.args([
+        "--package",
+        "nvlane-allocators",
+        "--package",
+        "nvlane-memory",
+        "--package",
+        "nvlane-reactor",
+        "--",
+    ]);
     command.current_dir(root()).env_remove("CARGO").env_remove("RUSTC");
     command.args(UNDER_MIRI).env("PROPTEST_CASES", MIRI_CASES);
     run_command(command.env("MIRIFLAGS", "-Zmiri-disable-isolation"))

@@ -15,7 +15,7 @@ use torture::Torture;
 
 /// The allocator of nvlane: hosts in both programs cost the same.
 #[global_allocator]
-static ALLOCATOR: reactor::ProgramAllocator = reactor::ProgramAllocator;
+static ALLOCATOR: allocators::ProgramAllocator = allocators::ProgramAllocator;
 
 /// The laboratory of nvlane: experiments, hostile input, kills and floods. `nvlane study` and `nvlane probe` start this
 /// program.

@@ -16,7 +16,7 @@ use options::Options;
 
 /// A read of memory that was freed while the simulated kernel may still read it shows.
 #[global_allocator]
-static ALLOCATOR: reactor::PoisoningAllocator = reactor::PoisoningAllocator;
+static ALLOCATOR: allocators::PoisoningAllocator = allocators::PoisoningAllocator;
 
 /// Exit code after a signal.
 const INTERRUPTED: u8 = 130;

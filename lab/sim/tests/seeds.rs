@@ -4,7 +4,7 @@ use nvlane_sim::{Outcome, Point, run_seed};
 
 /// What is freed while the simulated kernel may still read it shows.
 #[global_allocator]
-static ALLOCATOR: reactor::PoisoningAllocator = reactor::PoisoningAllocator;
+static ALLOCATOR: allocators::PoisoningAllocator = allocators::PoisoningAllocator;
 
 fn must_pass(seed: u64, outcome: &Outcome) {
     if let Some(finding) = &outcome.finding {

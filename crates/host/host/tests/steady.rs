@@ -5,8 +5,8 @@ mod target;
 
 use std::time::Duration;
 
+use allocators::CountingAllocator;
 use nvlane_host::{BlockRange, Completion, Lane, Namespace};
-use reactor::CountingAllocator;
 use target::{Target, options};
 
 #[global_allocator]

@@ -30,7 +30,7 @@ use command_line::{exit, logging, manual, signals};
 
 /// The control path allocates; the data path does not.
 #[global_allocator]
-static ALLOCATOR: reactor::ProgramAllocator = reactor::ProgramAllocator;
+static ALLOCATOR: allocators::ProgramAllocator = allocators::ProgramAllocator;
 
 /// Remote NVMe over plain TCP: a target and host tools, and a laboratory beside them.
 #[derive(Debug, Parser)]

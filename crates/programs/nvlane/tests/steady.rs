@@ -7,8 +7,9 @@ mod setup;
 
 use std::time::Duration;
 
+use allocators::CountingAllocator;
 use host::{Completion, Lane, Namespace, Options};
-use reactor::{CountingAllocator, EngineKind};
+use reactor::EngineKind;
 use subsystem::config::Threads;
 
 use setup::{Rig, engines, options};

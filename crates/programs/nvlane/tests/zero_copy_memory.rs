@@ -11,8 +11,9 @@ mod setup;
 
 use std::time::{Duration, Instant};
 
+use allocators::{POISON, PoisoningAllocator};
 use host::ZeroCopy;
-use reactor::{EngineKind, POISON, PoisoningAllocator};
+use reactor::EngineKind;
 use subsystem::config::Threads;
 use subsystem::lane_counters::LaneReport;
 use wire::id::Nsid;

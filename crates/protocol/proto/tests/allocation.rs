@@ -9,6 +9,7 @@ mod ends;
 #[allow(dead_code)]
 mod pdus;
 
+use allocators::CountingAllocator;
 use nvlane_proto::controller_queue::{CAPSULE_BYTES_MIN, Event, QueueSettings};
 use nvlane_proto::handshake::HostOffer;
 use nvlane_proto::host_queue::{HostEvent, Transfer};
@@ -16,7 +17,6 @@ use nvlane_proto::{ControllerQueue, HostQueue, Piece};
 use pdus::{
     Dialect, FLUSH, IN_CAPSULE, LAST, READ, SUCCESS, TRANSPORT, WRITE, cqe, ic_req, ic_resp, pattern, sqe,
 };
-use reactor::CountingAllocator;
 use wire::digest::data_digest;
 use wire::id::Nsid;
 use wire::pdu::Digests;

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use allocators::CountingAllocator;
 use nvlane_security::hash::HashFunction;
 use nvlane_security::psk::Derivation;
 use nvlane_security::tls::{HostKeys, IdentityOffer, Keyring, KnownKey, Read, Session};
 use nvlane_security::tls_key::TlsKey;
-use reactor::CountingAllocator;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use allocators::CountingAllocator;
 use linux::Moment;
 use memory::{Payload, Pool};
 use nvlane_store::{Backend, BlockStore, Geometry, Reply, Request, Spec, Store, StoreIo, Ticket};
-use reactor::{Completion, CountingAllocator, File, Operation};
+use reactor::{Completion, File, Operation};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -4,14 +4,13 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! The unsafe code makes system calls, and passes buffers to the kernel and to threads until operations complete: in
-//! `busy_poll`, `probe`, `program_allocator`, `registered`, `ring`, `socket`, `workers` and `zero_copy`.
+//! `busy_poll`, `probe`, `registered`, `ring`, `socket`, `workers` and `zero_copy`.
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod accept_pace;
 mod busy_poll;
 mod counter;
-mod counting;
 mod engine;
 mod epoll;
 mod event;
@@ -22,9 +21,7 @@ mod mailbox;
 mod mailbox_tests;
 mod max_segment;
 mod operation;
-mod poison;
 mod probe;
-mod program_allocator;
 mod reactor_io;
 #[cfg(test)]
 mod refusal_tests;
@@ -46,15 +43,12 @@ pub use busy_poll::{
     Arrival, Asked, BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX, BusyPoll, BusyPolling, SocketPolling, poll_epoll,
 };
 pub use counter::{Counter, Durations, SharedDurations};
-pub use counting::{Allocations, CountingAllocator};
 pub use event::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use mailbox::{Address, Mailbox};
 pub use max_segment::MaxSegment;
 pub use operation::{Allocation, Completion, File, Operation, Token};
-pub use poison::{POISON, PoisoningAllocator};
 pub use probe::{Features, RingSetup};
-pub use program_allocator::{ProgramAllocator, give_back_freed_memory};
 pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket, suit_loopback};
 pub use source::Source;
 pub use spin::{Pause, SpinBudget, SpinPolicy, UnknownSpinPolicy, spin_ns_max};

@@ -29,7 +29,6 @@ use crate::event::Interest;
 use crate::io::{Application, Connection, ConnectionHandle, Io, ListenerTag, SocketId};
 use crate::mailbox::{Address, Mailbox};
 use crate::operation::{Operation, Token};
-use crate::program_allocator::give_back_freed_memory;
 use crate::socket::{Listener, Received, Sent, Socket};
 use crate::timers::Timers;
 use crate::zero_copy::{Held, LingeringClose, Notice, abort_all};
@@ -671,7 +670,7 @@ impl<M: Send + 'static> Io<M> for ReactorIo<M> {
     }
 
     fn give_back_memory(&mut self) {
-        give_back_freed_memory();
+        allocators::give_back_freed_memory();
     }
 
     fn stop(&mut self) {

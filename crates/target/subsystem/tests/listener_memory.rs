@@ -8,8 +8,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use allocators::CountingAllocator;
 use nvlane_subsystem::server::Target;
-use reactor::CountingAllocator;
 use support::memcached_config;
 
 #[global_allocator]

@@ -6,10 +6,10 @@ mod support;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use allocators::CountingAllocator;
 use nvlane_subsystem::config::{SecretSource, SecretSources, TimeoutConfig};
 use nvlane_subsystem::server::Target;
 use peer::queue::Queue;
-use reactor::CountingAllocator;
 use rustix::time::{ClockId, clock_gettime};
 use wire::fabrics::ConnectResult;
 use wire::nqn::HostId;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 ///
 /// ```
 /// #[global_allocator]
-/// static ALLOCATOR: nvlane_reactor::CountingAllocator = nvlane_reactor::CountingAllocator;
+/// static ALLOCATOR: nvlane_allocators::CountingAllocator = nvlane_allocators::CountingAllocator;
 /// ```
 #[derive(Debug)]
 pub struct CountingAllocator;

@@ -10,7 +10,7 @@ pub const POISON: u8 = 0xDF;
 ///
 /// ```
 /// #[global_allocator]
-/// static ALLOCATOR: nvlane_reactor::PoisoningAllocator = nvlane_reactor::PoisoningAllocator;
+/// static ALLOCATOR: nvlane_allocators::PoisoningAllocator = nvlane_allocators::PoisoningAllocator;
 /// ```
 #[derive(Debug)]
 pub struct PoisoningAllocator;
