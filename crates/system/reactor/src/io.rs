@@ -222,9 +222,6 @@ pub trait Io<M> {
     /// This reactor's buffers.
     fn pool(&self) -> &Pool;
 
-    /// Gives freed memory back to the system, which the allocator of an idle reactor would keep.
-    fn give_back_memory(&mut self) {}
-
     /// Settings, replies and counters of busy polling.
     fn busy_polling(&self) -> BusyPolling;
 

@@ -669,10 +669,6 @@ impl<M: Send + 'static> Io<M> for ReactorIo<M> {
         self.busy_polling
     }
 
-    fn give_back_memory(&mut self) {
-        allocators::give_back_freed_memory();
-    }
-
     fn stop(&mut self) {
         self.stops = true;
     }

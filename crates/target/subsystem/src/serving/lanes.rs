@@ -731,7 +731,7 @@ impl LaneServer {
         self.is_sweep_set = false;
         let Swept { active_count, has_freed, is_any_left } = self.lanes.sweep();
         if std::mem::replace(&mut self.has_freed, has_freed) {
-            io.give_back_memory();
+            allocators::give_back_freed_memory();
         }
         if std::mem::replace(&mut self.active_count_told, active_count) != active_count {
             io.post(

@@ -614,7 +614,7 @@ impl MemcachedConnections {
             }
         }
         if std::mem::replace(&mut self.has_freed, has_freed) {
-            io.give_back_memory();
+            allocators::give_back_freed_memory();
         }
         if has_waiting || has_freed {
             self.set_sweep(io);
