@@ -35,8 +35,6 @@ fn lints() -> Result<()> {
 /// too. In one call for the whole workspace: dependencies with the features of one package would be compiled again.
 fn quick_tests() -> Result<()> {
     let mut command = cargo(&["test", "--workspace", "--locked", "--lib", "--bins", "--no-fail-fast"]);
-    // Its sources are those of crates/storage/kv, which has their tests.
-    command.args(["--exclude", "nvlane-kv-counted"]);
     for name in test_programs(&root().join(PROTOCOL))? {
         command.arg("--test").arg(name);
     }

@@ -1,9 +1,9 @@
 //! Cache lines that operations of a partition touch while its memory fills, counted in this process.
 //!
-//! The partition is `lab/kv-counted`: the sources of `crates/storage/kv`, built with a counter in front of each access. A line
-//! counts once per operation when it is read, and once when it is written; one that was written is in the cache and free.
+//! The partition is one of `crates/storage/kv` with a counter in front of each access. A line counts once
+//! per operation when it is read, and once when it is written; one that was written is in the cache and free.
 
-use kv_counted::{Attributes, Condition, Eviction, Processor, Settings, Stored};
+use kv::{CountedPairs, Eviction, Settings, Stored};
 use load::random::Prng;
 
 use crate::error::Error;
@@ -77,7 +77,7 @@ pub(crate) fn count(
         let (pairs_before, lines_before) = (partition.pair_count, partition.lines());
         partition.store_until(fitting_count * percent / 100, is_stopped)?;
         let insert = per_operation(partition.lines() - lines_before, partition.pair_count - pairs_before);
-        let counters = partition.processor.counters();
+        let counters = partition.pairs.counters();
         let percent_of = |part: u64, whole: u64| 100.0 * per_operation(part, whole);
         levels.push(Level {
             get: partition.sample(&mut random, Counted::get),
@@ -97,7 +97,7 @@ fn per_operation(count: u64, operations: u64) -> f64 {
 
 /// A partition and the pairs in it.
 struct Counted {
-    processor: Processor,
+    pairs: CountedPairs,
     sizes: PairSizes,
     pair_count: u64,
     value: Vec<u8>,
@@ -112,14 +112,14 @@ impl Counted {
             seed,
             ..Settings::default()
         };
-        let processor =
-            Processor::new(settings).map_err(|error| Error::system("memory of a partition", error))?;
-        Ok(Self { processor, sizes, pair_count: 0, value: vec![7; sizes.value_bytes.1] })
+        let pairs =
+            CountedPairs::new(&settings).map_err(|error| Error::system("memory of a partition", error))?;
+        Ok(Self { pairs, sizes, pair_count: 0, value: vec![7; sizes.value_bytes.1] })
     }
 
     /// Lines read and written so far.
     fn lines(&self) -> u64 {
-        let touches = self.processor.touches();
+        let touches = self.pairs.touches();
         touches.read_count + touches.written_count
     }
 
@@ -148,17 +148,14 @@ impl Counted {
     fn get(&mut self, number: u64) -> bool {
         let mut room = [0; KEY_BYTES_MAX];
         let key = self.sizes.key(number, &mut room);
-        let hash = self.processor.hash(key);
-        let found = self.processor.find(hash, key);
-        found.is_some_and(|place| self.processor.value(place).len() == self.sizes.value_length(number))
+        self.pairs.get(key) == Some(self.sizes.value_length(number))
     }
 
     fn put(&mut self, number: u64) -> bool {
         let mut room = [0; KEY_BYTES_MAX];
         let key = self.sizes.key(number, &mut room);
-        let hash = self.processor.hash(key);
         let value = &self.value[..self.sizes.value_length(number)];
-        self.processor.store(hash, key, value, Attributes::default(), Condition::Always) == Stored::Done
+        self.pairs.put(key, value) == Stored::Done
     }
 }
 

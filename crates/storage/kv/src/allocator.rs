@@ -25,6 +25,7 @@ use crate::reserve::REGION_MEMORY_BYTES;
 use crate::settings::{Eviction, Settings};
 use crate::table::Table;
 use crate::table::lines::{Cell, append_line};
+use crate::touches::{Touches, Usual};
 
 /// Regions added to the index per stored pair.
 const REGIONS_AT_ONCE: usize = 8;
@@ -32,8 +33,8 @@ const REGIONS_AT_ONCE: usize = 8;
 const EMPTY_BUCKETS_AT_ONCE: usize = 8;
 
 /// The memory of a partition with the pairs in it, and the evictor that frees some for new pairs.
-pub(crate) struct Allocator {
-    pub(crate) pairs: Pairs,
+pub(crate) struct Allocator<T = Usual> {
+    pub(crate) pairs: Pairs<T>,
     evictor: Evictor,
     resizing: Resizing,
 }
@@ -59,7 +60,7 @@ impl Plan {
     }
 }
 
-impl Allocator {
+impl<T: Touches> Allocator<T> {
     /// The memory of an empty partition.
     ///
     /// # Errors
@@ -99,7 +100,7 @@ impl Allocator {
 
     /// Takes memory from the heap, making room until there is some.
     #[inline]
-    fn take(&mut self, demand: Demand, take: impl Fn(&mut Heap) -> Option<u32>) -> Option<u32> {
+    fn take(&mut self, demand: Demand, take: impl Fn(&mut Heap<T>) -> Option<u32>) -> Option<u32> {
         loop {
             if let Some(taken) = take(&mut self.pairs.heap) {
                 return Some(taken);

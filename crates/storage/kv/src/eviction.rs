@@ -41,6 +41,7 @@ use crate::reserve::{FREED_MIN, STUB_UNITS_MAX};
 use crate::settings::Eviction;
 use crate::stub::Stub;
 use crate::table::lines::set_item;
+use crate::touches::Touches;
 
 /// The shortest and longest time for which a region of Kept stays although New has more than its share, in bytes
 /// stored, as a multiple of the memory.
@@ -166,7 +167,8 @@ impl Evictor {
 
     /// The queue for a new item of `bytes`. A key that was evicted not long ago changes the share of New, the time for
     /// which regions of Kept stay, and the part of such keys that goes to Kept.
-    pub(crate) fn on_stored(&mut self, pairs: &Pairs, hash: KeyHash, bytes: usize) -> Queue {
+    #[inline(always)]
+    pub(crate) fn on_stored(&mut self, pairs: &Pairs<impl Touches>, hash: KeyHash, bytes: usize) -> Queue {
         if self.ghosts.is_empty() {
             return Queue::New;
         }
@@ -206,7 +208,7 @@ impl Evictor {
 
     /// Frees memory of any kind. `false` if nothing could be freed.
     #[cold]
-    pub(crate) fn make_room(&mut self, pairs: &mut Pairs, demand: Demand) -> bool {
+    pub(crate) fn make_room(&mut self, pairs: &mut Pairs<impl Touches>, demand: Demand) -> bool {
         if pairs.heap.release_returned_pins() || pairs.heap.close_chunk() || self.empty_sparse(pairs) {
             return true;
         }
@@ -220,7 +222,7 @@ impl Evictor {
     }
 
     /// Empties a region of which little is taken. `false` if there is none.
-    fn empty_sparse(&mut self, pairs: &mut Pairs) -> bool {
+    fn empty_sparse(&mut self, pairs: &mut Pairs<impl Touches>) -> bool {
         let regions = &pairs.heap.regions;
         let all = regions.count();
         let (count, least) = if self.may_evict() && pairs.journal.is_none() {
@@ -242,7 +244,7 @@ impl Evictor {
     }
 
     /// Evicts items until there is more room.
-    fn evict(&mut self, pairs: &mut Pairs, demand: Demand) -> bool {
+    fn evict(&mut self, pairs: &mut Pairs<impl Touches>, demand: Demand) -> bool {
         let before = pairs.heap.room();
         if self.stored_count == pairs.counters.stored_count {
             self.moves_left = (self.moves_left + MOVED_UNITS.1).min(MOVED_UNITS.0);
@@ -297,7 +299,7 @@ impl Evictor {
 
     /// Shrinks the index until there is more room than `before`. Returns whether there is. If something else can be
     /// evicted, a bounded number of buckets is moved.
-    fn shrink_index(&mut self, pairs: &mut Pairs, before: usize, has_items: bool) -> bool {
+    fn shrink_index(&mut self, pairs: &mut Pairs<impl Touches>, before: usize, has_items: bool) -> bool {
         while pairs.table.begin_squeeze(&pairs.counters, has_items) {
             while let Some(home) = pairs.table.index.next_to_move(0) {
                 if has_items {
@@ -337,7 +339,7 @@ impl Evictor {
 
     /// Whether an item of New that was used once goes to Kept: not always where few of those that went there are used
     /// again.
-    fn keeps_used_once(&mut self, pairs: &mut Pairs) -> bool {
+    fn keeps_used_once(&mut self, pairs: &mut Pairs<impl Touches>) -> bool {
         let used = pairs.heap.once_used;
         let all = used + self.once_unused;
         if all > (pairs.item_count() / 2).max(2 * ONCE_KNOWN) {
@@ -368,7 +370,7 @@ impl Evictor {
 
     /// Passes the hand over an item of a queue, which moves to the end of Kept if it was used, and is evicted
     /// otherwise, or if it has expired. Returns the units moved.
-    fn pass(&mut self, pairs: &mut Pairs, queue: Queue, item: u32, may_move: bool) -> usize {
+    fn pass(&mut self, pairs: &mut Pairs<impl Touches>, queue: Queue, item: u32, may_move: bool) -> usize {
         let header = pairs.heap.header(item);
         // Evicting a value that is being sent frees nothing yet.
         if header.bits & HELD != 0 || pairs.heap.has_readers(item, header) {
@@ -403,7 +405,7 @@ impl Evictor {
 
     /// Removes expired items: of one part of the regions in which there are any. `false` if there are none, which costs
     /// nothing until the first of the others expires: memory may be full for long, and each store asks.
-    pub(crate) fn remove_some_expired(&mut self, pairs: &mut Pairs) -> bool {
+    pub(crate) fn remove_some_expired(&mut self, pairs: &mut Pairs<impl Touches>) -> bool {
         if pairs.heap.unexpired_until_s >= pairs.clock.now_s() {
             return false;
         }
@@ -423,7 +425,11 @@ impl Evictor {
 
     /// Removes expired items from the next `region_count` regions. Returns the number removed, and the second before
     /// the first of the others expires.
-    pub(crate) fn remove_expired(&mut self, pairs: &mut Pairs, region_count: usize) -> (usize, u32) {
+    pub(crate) fn remove_expired(
+        &mut self,
+        pairs: &mut Pairs<impl Touches>,
+        region_count: usize,
+    ) -> (usize, u32) {
         let count = pairs.heap.regions.count() as u32;
         let mut removed = 0;
         let mut unexpired_until_s = u32::MAX;
@@ -449,7 +455,7 @@ impl Evictor {
     /// Drops the values of the least used of a few regions from memory, as far as they are in the log. Returns whether
     /// that freed anything. A region without such values is not searched again before it gets one: memory may be full
     /// for long, and each store asks.
-    pub(crate) fn demote_region(&mut self, pairs: &mut Pairs) -> bool {
+    pub(crate) fn demote_region(&mut self, pairs: &mut Pairs<impl Touches>) -> bool {
         if pairs.heap.regions.may_drop_count() == 0 {
             return false;
         }
@@ -500,14 +506,14 @@ struct Ahead {
 
 impl Ahead {
     /// Prefetches for the first items at or after unit `from` of a region.
-    fn of(pairs: &Pairs, ghosts: &Ghosts, region: u32, from: usize) -> Self {
+    fn of(pairs: &Pairs<impl Touches>, ghosts: &Ghosts, region: u32, from: usize) -> Self {
         let mut ahead = Self { region, from };
         (0..ITEMS_AHEAD).for_each(|_| ahead.prefetch_next(pairs, ghosts));
         ahead
     }
 
     /// Prefetches for the next item.
-    fn prefetch_next(&mut self, pairs: &Pairs, ghosts: &Ghosts) {
+    fn prefetch_next(&mut self, pairs: &Pairs<impl Touches>, ghosts: &Ghosts) {
         if let Some((at, item)) = pairs.heap.regions.next_item(self.region, self.from) {
             self.from = at + 1;
             let hash = pairs.table.hash_of_item(&pairs.heap, item);
@@ -519,7 +525,7 @@ impl Ahead {
 
 /// Whether the index is larger than its entries need, or has pairs that were stored before the oldest region of items
 /// was begun.
-fn is_index_older(pairs: &Pairs, oldest: Option<u32>) -> bool {
+fn is_index_older(pairs: &Pairs<impl Touches>, oldest: Option<u32>) -> bool {
     let inline_count = pairs.counters.inline_count;
     pairs.table.is_sparse()
         || inline_count > 0
@@ -527,7 +533,11 @@ fn is_index_older(pairs: &Pairs, oldest: Option<u32>) -> bool {
 }
 
 /// Calls `each` with the items of a region. Returns for how many it returned `true`.
-fn each_item(pairs: &mut Pairs, region: u32, mut each: impl FnMut(&mut Pairs, u32) -> bool) -> usize {
+fn each_item<T: Touches>(
+    pairs: &mut Pairs<T>,
+    region: u32,
+    mut each: impl FnMut(&mut Pairs<T>, u32) -> bool,
+) -> usize {
     let use_ = pairs.heap.regions.use_of(region);
     let (mut from, mut count) = (0, 0);
     while matches!(use_, Use::Items(_))
@@ -541,7 +551,7 @@ fn each_item(pairs: &mut Pairs, region: u32, mut each: impl FnMut(&mut Pairs, u3
 }
 
 /// Removes an item that is not held. Returns the hash of its key.
-fn evict(pairs: &mut Pairs, item: u32) -> KeyHash {
+fn evict(pairs: &mut Pairs<impl Touches>, item: u32) -> KeyHash {
     let header = pairs.heap.header(item);
     if pairs.is_expired(&header) {
         pairs.counters.expired_count += 1;
@@ -557,7 +567,7 @@ fn evict(pairs: &mut Pairs, item: u32) -> KeyHash {
 }
 
 /// Whether the value of an item can leave memory now.
-fn may_demote(pairs: &Pairs, item: u32) -> bool {
+fn may_demote(pairs: &Pairs<impl Touches>, item: u32) -> bool {
     let header = pairs.heap.header(item);
     if header.bits & HELD != 0 || pairs.heap.has_readers(item, header) {
         return false;
@@ -572,7 +582,7 @@ fn may_demote(pairs: &Pairs, item: u32) -> bool {
 
 /// Prepares a region for dropping its values. `false` if that could use up the last free regions: stubs take memory
 /// before the region is free, and so do the items left in it, once they are moved.
-fn begin_demotion(pairs: &mut Pairs, region: u32) -> bool {
+fn begin_demotion(pairs: &mut Pairs<impl Touches>, region: u32) -> bool {
     let regions = &pairs.heap.regions;
     let free_count = regions.free_count();
     let Use::Items(queue) = regions.use_of(region) else { return false };
@@ -607,7 +617,7 @@ fn begin_demotion(pairs: &mut Pairs, region: u32) -> bool {
 
 /// Reduces an item to a stub if its value is in the log; evicts it if it has expired. Returns whether that freed
 /// memory.
-fn demote(pairs: &mut Pairs, item: u32) -> bool {
+fn demote(pairs: &mut Pairs<impl Touches>, item: u32) -> bool {
     if !may_demote(pairs, item) {
         return false;
     }
@@ -632,7 +642,7 @@ fn demote(pairs: &mut Pairs, item: u32) -> bool {
 
 /// The use of a region, estimated from a few of its items. They lose a use by it, because no hand passes over items
 /// whose values may be dropped.
-fn age(pairs: &mut Pairs, region: u32) -> usize {
+fn age(pairs: &mut Pairs<impl Touches>, region: u32) -> usize {
     let (mut uses, mut seen, mut from) = (0, 0, 0);
     while seen < 8
         && let Some((at, item)) = pairs.heap.regions.next_item(region, from)
@@ -661,7 +671,7 @@ fn weight(counts: [u64; 2], queue: Queue, later_count: u64, item_count: u64) -> 
 }
 
 /// Moves an item that is not held to the end of a queue. `None` if there is no memory for that.
-fn move_item(pairs: &mut Pairs, item: u32, queue: Queue) -> Option<u32> {
+fn move_item(pairs: &mut Pairs<impl Touches>, item: u32, queue: Queue) -> Option<u32> {
     let header = pairs.heap.header(item);
     let units = pairs.heap.item_units(item, header);
     let to = pairs.heap.regions.take_for_move(queue, units)?;
@@ -680,7 +690,7 @@ fn move_item(pairs: &mut Pairs, item: u32, queue: Queue) -> Option<u32> {
 }
 
 /// Moves the content of a region elsewhere. Returns whether the region is then free.
-fn empty_by_moving(pairs: &mut Pairs, region: u32) -> bool {
+fn empty_by_moving(pairs: &mut Pairs<impl Touches>, region: u32) -> bool {
     let use_ = pairs.heap.regions.use_of(region);
     match use_ {
         Use::Items(queue) => {
@@ -698,7 +708,7 @@ fn empty_by_moving(pairs: &mut Pairs, region: u32) -> bool {
 }
 
 /// Moves the slots taken in a region to the free slots of others, of which there are enough.
-fn empty_slots(pairs: &mut Pairs, region: u32, slots: Slots) {
+fn empty_slots(pairs: &mut Pairs<impl Touches>, region: u32, slots: Slots) {
     pairs.heap.regions.take_last(region);
     let mut from = 0;
     while let Some((at, number)) = pairs.heap.regions.next_slot(region, from) {

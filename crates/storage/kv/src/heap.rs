@@ -26,11 +26,12 @@ use crate::pair::{Attributes, Marks};
 use crate::pins::PinTable;
 use crate::place::Place;
 use crate::regions::{PIECE_BYTES, REGION_LINES, REGIONS_MAX, Regions, units};
+use crate::touches::{Touches, Usual};
 use crate::value::Value;
 
 /// Memory of a partition, with everything outside of the index.
-pub(crate) struct Heap {
-    pub(crate) memory: Memory,
+pub(crate) struct Heap<T = Usual> {
+    pub(crate) memory: Memory<T>,
     pub(crate) regions: Regions,
     pub(crate) chunked: Chunked,
     pub(crate) pins: PinTable,
@@ -49,7 +50,7 @@ pub(crate) struct Heap {
     pub(crate) returned: Arc<Returned>,
 }
 
-impl Heap {
+impl<T: Touches> Heap<T> {
     /// A heap of `region_count` free regions.
     ///
     /// # Errors
@@ -170,7 +171,7 @@ impl Heap {
         let tail_at = header.key_at(list_count) + usize::from(header.key_bytes);
         let tail_bytes = (length - chunks.len() * CHUNK_BYTES).saturating_sub(piece_count * PIECE_BYTES);
         Value::parted(
-            &self.memory,
+            self.memory.lines(),
             chunks,
             self.memory.bytes(item, table_at, 4 * piece_count),
             self.memory.bytes(item, tail_at, tail_bytes),

@@ -20,6 +20,7 @@ mod chunked_tests;
 mod clock;
 #[cfg(any(test, feature = "colliding-keys"))]
 pub mod colliding;
+mod counted;
 mod counters;
 #[cfg(test)]
 mod density_tests;
@@ -65,15 +66,15 @@ mod settings;
 mod station;
 mod stub;
 mod table;
+mod touches;
 mod value;
 pub mod vector;
 
-#[cfg(any(test, feature = "count-touches"))]
-pub use self::memory::Touches;
 pub use allocator::ResizeStep;
 pub use atomic::{Atomic, AtomicResult};
 pub use chunked::ChunkList;
 pub use clock::Clock;
+pub use counted::CountedPairs;
 pub use counters::Counters;
 pub use evicted::Evicted;
 pub use item::{CAS_MAX, HEADER_BYTES as ITEM_HEADER_BYTES, USES_MAX};
@@ -89,4 +90,5 @@ pub use regions::REGION_BYTES;
 pub use settings::{Eviction, Settings};
 pub use station::{Arrival, Station};
 pub use table::ListPosition;
+pub use touches::TouchCounts;
 pub use value::Value;

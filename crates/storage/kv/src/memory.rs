@@ -5,65 +5,22 @@ use std::io;
 use memory::{LINE_BYTES, Lines, prefetch};
 
 use crate::regions::{PIECE_BYTES, UNIT_BYTES};
+use crate::touches::{Touches, Usual};
 
 /// Units of a piece.
 const PIECE_UNITS: u32 = (PIECE_BYTES / UNIT_BYTES) as u32;
 
-/// All lines of a partition. Every access goes through here, so that touches can be counted.
-pub(crate) struct Memory {
+/// All lines of a partition. Every access goes through here, so that touches can be counted, but reading the pieces of a
+/// [`Value`](crate::value::Value).
+pub(crate) struct Memory<T = Usual> {
     lines: Lines,
-    #[cfg(any(test, feature = "count-touches"))]
-    counter: std::cell::RefCell<Counter>,
+    touches: T,
 }
 
-/// Lines that operations have read and written, each line once per operation.
-#[cfg(any(test, feature = "count-touches"))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Touches {
-    /// Lines read.
-    pub read_count: u64,
-    /// Lines written.
-    pub written_count: u64,
-}
-
-#[cfg(any(test, feature = "count-touches"))]
-#[derive(Default)]
-struct Counter {
-    touches: Touches,
-    /// Lines touched by the current operation, as far as they are remembered: enough for small pairs.
-    read: Vec<u32>,
-    written: Vec<u32>,
-}
-
-#[cfg(any(test, feature = "count-touches"))]
-impl Counter {
-    fn count(&mut self, line: u32, is_write: bool) {
-        const REMEMBERED_COUNT: usize = 32;
-        // A line that was written is in the cache.
-        let is_known = self.written.contains(&line) || !is_write && self.read.contains(&line);
-        if is_known {
-            return;
-        }
-        let (lines, count) = if is_write {
-            (&mut self.written, &mut self.touches.written_count)
-        } else {
-            (&mut self.read, &mut self.touches.read_count)
-        };
-        *count += 1;
-        if lines.len() < REMEMBERED_COUNT {
-            lines.push(line);
-        }
-    }
-}
-
-impl Memory {
+impl<T: Touches> Memory<T> {
     /// `count` lines, which may become up to `count_max`.
     pub(crate) fn new(count: usize, count_max: usize) -> io::Result<Self> {
-        Ok(Self {
-            lines: Lines::new(count, count_max)?,
-            #[cfg(any(test, feature = "count-touches"))]
-            counter: std::cell::RefCell::default(),
-        })
+        Ok(Self { lines: Lines::new(count, count_max)?, touches: T::default() })
     }
 
     /// Changes the length to `count` lines: those cut off have been given back, and those added have any content.
@@ -82,18 +39,12 @@ impl Memory {
     /// Begins an operation.
     #[inline(always)]
     pub(crate) fn begin_operation(&self) {
-        #[cfg(any(test, feature = "count-touches"))]
-        {
-            let mut counter = self.counter.borrow_mut();
-            counter.read.clear();
-            counter.written.clear();
-        }
+        self.touches.begin_operation();
     }
 
-    /// Lines touched by operations so far.
-    #[cfg(any(test, feature = "count-touches"))]
-    pub(crate) fn touches(&self) -> Touches {
-        self.counter.borrow().touches
+    /// What is told of accesses.
+    pub(crate) fn touches(&self) -> &T {
+        &self.touches
     }
 
     #[inline(always)]
@@ -103,12 +54,7 @@ impl Memory {
             "an entry, an item or a piece is said to have {bytes} bytes from line {line} on, of {}",
             self.lines.len()
         );
-        #[cfg(any(test, feature = "count-touches"))]
-        for line in line..line + bytes.div_ceil(LINE_BYTES) as u32 {
-            self.counter.borrow_mut().count(line, is_write);
-        }
-        #[cfg(not(any(test, feature = "count-touches")))]
-        let _ = (line, bytes, is_write);
+        self.touches.touch(line..line + bytes.div_ceil(LINE_BYTES) as u32, is_write);
     }
 
     /// One line.
@@ -152,9 +98,9 @@ impl Memory {
         &mut self.lines.bytes_mut()[start..start + length]
     }
 
-    /// `length` bytes of a piece from byte `offset` on.
-    pub(crate) fn piece(&self, piece: u32, offset: usize, length: usize) -> &[u8] {
-        self.bytes(piece * PIECE_UNITS, offset, length)
+    /// Its lines, for the pieces of a value that is read from them.
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.lines
     }
 
     /// `length` bytes of a piece from byte `offset` on, mutable.

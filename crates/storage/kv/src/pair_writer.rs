@@ -5,7 +5,7 @@ use std::io;
 use memory::{CHUNK_BYTES, Chunk};
 
 use crate::allocator::Allocator;
-use crate::bucket::{Bucket, BucketMut, INLINE_VALUE_BYTES_MAX};
+use crate::bucket::{Bucket, BucketMut, INLINE_VALUE_BYTES_MAX, inline_cells};
 use crate::item::{
     HEADER_BYTES, HELD, Header, LARGE, LOG_OFFSET_BYTES, Layout, MARKS, USES, WIDE, chunk_count, later_cas,
 };
@@ -17,23 +17,46 @@ use crate::regions::{PIECE_BYTES, Purpose, Queue, Slots};
 use crate::settings::Settings;
 use crate::stub::Stub;
 use crate::table::lines::Cell;
+use crate::touches::{Touches, Usual};
 
 /// Use count of a value fetched from the log: its reader comes next, so it must not be evicted before.
 const USED_OFTEN: u8 = 2;
 
 /// Writes pairs into the memory of a partition, and gives each new value a CAS number.
-pub(crate) struct PairWriter {
-    pub(crate) allocator: Allocator,
+pub(crate) struct PairWriter<T = Usual> {
+    pub(crate) allocator: Allocator<T>,
     pub(crate) next_cas: u64,
 }
 
-impl PairWriter {
+impl<T: Touches> PairWriter<T> {
     /// The writer of an empty partition.
     ///
     /// # Errors
     /// The system's error when it refuses the memory.
     pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
         Ok(Self { allocator: Allocator::new(settings)?, next_cas: 1 })
+    }
+
+    /// Stores a pair, replacing the pair that was found: in the index if key and value have up to `inline_bytes_max`
+    /// bytes and there is no log.
+    #[inline(always)]
+    pub(crate) fn put(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        attributes: Attributes,
+        found: Option<Place>,
+        inline_bytes_max: usize,
+    ) -> Stored {
+        // A pair in the index has no number by which a record in the log can be recognised as current.
+        let is_small = attributes == Attributes::default()
+            && key.len() + value.len() <= inline_bytes_max
+            && self.allocator.pairs.journal.is_none();
+        match inline_cells(key.len(), value.len()) {
+            Some(width) if is_small => self.put_inline(hash, key, value, width, found),
+            _ => self.put_item(hash, key, value, attributes, found),
+        }
     }
 
     /// Stores a pair of `width` cells in the index, replacing the pair that was found.

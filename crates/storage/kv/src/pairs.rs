@@ -22,13 +22,14 @@ use crate::regions::{Purpose, Use};
 use crate::reserve;
 use crate::stub::Stub;
 use crate::table::Table;
+use crate::touches::{Touches, Usual};
 
 /// Regions of the largest memory of which debug builds check after each store that all values can be fetched.
 const CHECKED_REGIONS_MAX: usize = 16;
 
 /// The pairs of a partition.
-pub(crate) struct Pairs {
-    pub(crate) heap: Heap,
+pub(crate) struct Pairs<T = Usual> {
+    pub(crate) heap: Heap<T>,
     pub(crate) table: Table,
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
@@ -36,7 +37,7 @@ pub(crate) struct Pairs {
     pub(crate) journal: Option<Box<Journal>>,
 }
 
-impl Pairs {
+impl<T: Touches> Pairs<T> {
     /// Pairs that are not inline.
     #[inline]
     pub(crate) fn item_count(&self) -> u64 {

@@ -5,6 +5,7 @@ use memory::{CHUNK_BYTES, Chunk};
 use crate::heap::Heap;
 use crate::item::{LARGE, Layout};
 use crate::regions::PIECE_BYTES;
+use crate::touches::Touches;
 
 /// An arriving value: it has its memory, and cannot be found yet.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// The memory for the bytes from `offset` on, as far as it is contiguous.
-    fn room<'h>(&self, heap: &'h mut Heap, offset: usize) -> &'h mut [u8] {
+    fn room<'h>(&self, heap: &'h mut Heap<impl Touches>, offset: usize) -> &'h mut [u8] {
         let layout = &self.layout;
         if layout.bits & LARGE == 0 {
             return heap.memory.bytes_mut(self.item, layout.value_at + offset, layout.tail_bytes - offset);
@@ -36,7 +37,13 @@ impl Pending {
     }
 
     /// Writes whole mebibytes of the value at `offset`, and the bytes after them.
-    pub(crate) fn fill_parts(&self, heap: &mut Heap, mut offset: usize, chunks: &[Chunk], rest: &[u8]) {
+    pub(crate) fn fill_parts(
+        &self,
+        heap: &mut Heap<impl Touches>,
+        mut offset: usize,
+        chunks: &[Chunk],
+        rest: &[u8],
+    ) {
         for chunk in chunks {
             self.fill(heap, offset, chunk);
             offset += CHUNK_BYTES;
@@ -45,7 +52,7 @@ impl Pending {
     }
 
     /// Writes bytes of the value at `offset`.
-    pub(crate) fn fill(&self, heap: &mut Heap, mut offset: usize, mut bytes: &[u8]) {
+    pub(crate) fn fill(&self, heap: &mut Heap<impl Touches>, mut offset: usize, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = self.room(heap, offset);
             let count = room.len().min(bytes.len());

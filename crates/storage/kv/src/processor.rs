@@ -30,7 +30,7 @@ use memory::{CHUNK_BYTES, Chunk, Untouched};
 
 use crate::allocator::ResizeStep;
 use crate::atomic::{Atomic, AtomicResult};
-use crate::bucket::{Bucket, CELL_BYTES, inline_cells};
+use crate::bucket::{Bucket, CELL_BYTES};
 use crate::chunked::ChunkList;
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -148,10 +148,9 @@ impl Processor {
     }
 
     /// Lines touched by operations so far.
-    #[cfg(any(test, feature = "count-touches"))]
-    #[must_use]
-    pub fn touches(&self) -> crate::memory::Touches {
-        self.pairs().heap.memory.touches()
+    #[cfg(test)]
+    pub(crate) fn touches(&self) -> crate::touches::TouchCounts {
+        self.pairs().heap.memory.touches().counts()
     }
 
     /// Pairs removed by expiry or eviction. While it is unchanged, look-ups have changed nothing in the index.
@@ -375,14 +374,7 @@ impl Processor {
         let Some(found) = self.make_log_room(hash, key, value.len(), found) else {
             return self.counted(Stored::LogFull);
         };
-        // A pair in the index has no number by which a record in the log can be recognised as current.
-        let is_small = attributes == Attributes::default()
-            && key.len() + value.len() <= self.settings.inline_bytes_max
-            && !self.has_log();
-        let stored = match inline_cells(key.len(), value.len()) {
-            Some(width) if is_small => self.writer.put_inline(hash, key, value, width, found),
-            _ => self.writer.put_item(hash, key, value, attributes, found),
-        };
+        let stored = self.writer.put(hash, key, value, attributes, found, self.settings.inline_bytes_max);
         self.counted(stored)
     }
 

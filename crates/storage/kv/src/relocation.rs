@@ -4,10 +4,11 @@ use crate::item::HELD;
 use crate::pairs::Pairs;
 use crate::regions::{REGION_LINES, REGION_PIECES, REGION_UNITS, Slots, Use};
 use crate::table::lines::set_item;
+use crate::touches::Touches;
 
 /// Moves everything in a region to a free one below the limit. `false` if something in it must stay where it is for
 /// now.
-pub(crate) fn relocate(pairs: &mut Pairs, region: u32) -> bool {
+pub(crate) fn relocate(pairs: &mut Pairs<impl Touches>, region: u32) -> bool {
     let use_ = pairs.heap.regions.use_of(region);
     if use_ == Use::Free {
         return true;
@@ -34,7 +35,7 @@ pub(crate) fn relocate(pairs: &mut Pairs, region: u32) -> bool {
 }
 
 /// Whether nothing in a region must stay where it is.
-fn can_move(pairs: &Pairs, region: u32, use_: Use) -> bool {
+fn can_move(pairs: &Pairs<impl Touches>, region: u32, use_: Use) -> bool {
     let heap = &pairs.heap;
     let Use::Slots(slots) = use_ else { return !heap.regions.has_held(region) };
     let mut from = 0;
@@ -51,11 +52,11 @@ fn can_move(pairs: &Pairs, region: u32, use_: Use) -> bool {
     true
 }
 
-fn copy(pairs: &mut Pairs, from: u32, to: u32, units: usize) {
+fn copy(pairs: &mut Pairs<impl Touches>, from: u32, to: u32, units: usize) {
     pairs.heap.memory.copy(from * REGION_UNITS as u32, to * REGION_UNITS as u32, units);
 }
 
-fn move_items(pairs: &mut Pairs, region: u32, to: u32) {
+fn move_items(pairs: &mut Pairs<impl Touches>, region: u32, to: u32) {
     copy(pairs, region, to, pairs.heap.regions.filled_units(to));
     let mut from = 0;
     while let Some((at, item)) = pairs.heap.regions.next_item(to, from) {
@@ -69,7 +70,7 @@ fn move_items(pairs: &mut Pairs, region: u32, to: u32) {
     }
 }
 
-fn move_slots(pairs: &mut Pairs, region: u32, to: u32, slots: Slots) {
+fn move_slots(pairs: &mut Pairs<impl Touches>, region: u32, to: u32, slots: Slots) {
     if slots == Slots::Pieces {
         copy(pairs, region, to, REGION_UNITS);
     }

@@ -4,6 +4,7 @@ use crate::heap::Heap;
 use crate::item::{AWAY, HEADER_BYTES, Header, LOG_OFFSET_BYTES, Layout, MARKS, WIDE};
 use crate::pair::Attributes;
 use crate::place::Place;
+use crate::touches::Touches;
 
 /// A pair without its value.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +35,7 @@ impl Stub {
     }
 
     /// The pair of an item that is in the log at `log_offset`.
-    pub(crate) fn of(heap: &Heap, item: u32, header: Header, log_offset: u64) -> Self {
+    pub(crate) fn of(heap: &Heap<impl Touches>, item: u32, header: Header, log_offset: u64) -> Self {
         Self {
             value_bytes: heap.pair_bytes(item) - usize::from(header.key_bytes),
             attributes: heap.attributes(Place::of_item(item)),
@@ -46,7 +47,7 @@ impl Stub {
     }
 
     /// Reads an item; `None` if its value is in memory.
-    pub(crate) fn read(heap: &Heap, item: u32) -> Option<Self> {
+    pub(crate) fn read(heap: &Heap<impl Touches>, item: u32) -> Option<Self> {
         let header = heap.header(item);
         heap.is_stub(item, header)
             .then(|| Self::of(heap, item, header, heap.memory.u64_at(item, header.list_at())))
@@ -58,7 +59,7 @@ impl Stub {
     }
 
     /// Writes the item of `key` to a block with this layout.
-    pub(crate) fn write(&self, heap: &mut Heap, item: u32, layout: &Layout, key: &[u8]) {
+    pub(crate) fn write(&self, heap: &mut Heap<impl Touches>, item: u32, layout: &Layout, key: &[u8]) {
         let Attributes { flags, expiry_s } = self.attributes;
         let header = Header {
             cas: self.cas,

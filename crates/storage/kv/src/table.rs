@@ -16,6 +16,7 @@ use crate::index::Index;
 use crate::key::{KeyHash, KeyHasher};
 use crate::place::{Home, Place};
 use crate::table::lines::{overflow_line, slot};
+use crate::touches::Touches;
 
 /// Capacity reserved at the start for spare lines and for lines being moved. More are needed only if the index could
 /// not grow for a long time.
@@ -46,7 +47,7 @@ impl Table {
     }
 
     #[inline(always)]
-    pub(crate) fn locate(&self, heap: &Heap, hash: KeyHash, key: &[u8]) -> Option<Place> {
+    pub(crate) fn locate(&self, heap: &Heap<impl Touches>, hash: KeyHash, key: &[u8]) -> Option<Place> {
         let home = self.home(hash);
         let bucket = Bucket(heap.memory.line(home));
         let place = self.locate_in(heap, home, bucket, hash.tag(), key);
@@ -58,7 +59,14 @@ impl Table {
     }
 
     #[inline(always)]
-    fn locate_in(&self, heap: &Heap, node: u32, bucket: Bucket<'_>, tag: u8, key: &[u8]) -> Option<Place> {
+    fn locate_in(
+        &self,
+        heap: &Heap<impl Touches>,
+        node: u32,
+        bucket: Bucket<'_>,
+        tag: u8,
+        key: &[u8],
+    ) -> Option<Place> {
         for cell in bucket.matches(tag) {
             let (is_it, item) = if bucket.kind(cell) == Kind::Item {
                 let line = bucket.cell(cell);
@@ -75,7 +83,13 @@ impl Table {
 
     /// Looks for a key in the overflow lines of its bucket.
     #[cold]
-    fn locate_in_overflow(&self, heap: &Heap, home: u32, hash: KeyHash, key: &[u8]) -> Option<Place> {
+    fn locate_in_overflow(
+        &self,
+        heap: &Heap<impl Touches>,
+        home: u32,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Option<Place> {
         let tag = overflow_tag(slot(home), hash.tag());
         let mut node = overflow_line(home);
         loop {
@@ -90,7 +104,12 @@ impl Table {
     /// Prefetches the item of a key whose bucket was at `home` and has been prefetched. Has no effect if the bucket has
     /// moved meanwhile. Returns where the pair is, if it is there and the first with its tag.
     #[inline(always)]
-    pub(crate) fn prefetch_item_of(&self, heap: &Heap, hash: KeyHash, Home(home): Home) -> Option<Place> {
+    pub(crate) fn prefetch_item_of(
+        &self,
+        heap: &Heap<impl Touches>,
+        hash: KeyHash,
+        Home(home): Home,
+    ) -> Option<Place> {
         let bucket = Bucket(heap.memory.peek(home));
         let Some(cell) = bucket.matches(hash.tag()).next() else {
             if bucket.overflows() {

@@ -1,8 +1,7 @@
 //! A value in memory: whole, or in parts.
 
-use memory::{CHUNK_BYTES, Chunk};
+use memory::{CHUNK_BYTES, Chunk, Lines};
 
-use crate::memory::Memory;
 use crate::regions::PIECE_BYTES;
 
 /// A value, borrowed from its partition.
@@ -16,7 +15,8 @@ pub struct Value<'a> {
 
 #[derive(Clone, Copy)]
 struct Parts<'a> {
-    memory: &'a Memory,
+    /// Those of the memory with its pieces.
+    lines: &'a Lines,
     /// The part before the pieces.
     chunks: &'a [Chunk],
     /// Numbers of its pieces, four bytes each.
@@ -30,13 +30,13 @@ impl<'a> Value<'a> {
     }
 
     pub(crate) fn parted(
-        memory: &'a Memory,
+        lines: &'a Lines,
         chunks: &'a [Chunk],
         table: &'a [u8],
         tail: &'a [u8],
         length: usize,
     ) -> Self {
-        Self { tail, length, parts: Some(Parts { memory, chunks, table }) }
+        Self { tail, length, parts: Some(Parts { lines, chunks, table }) }
     }
 
     /// Length of the value, bytes.
@@ -66,8 +66,8 @@ impl<'a> Value<'a> {
         let (at, within) = (offset / PIECE_BYTES, offset % PIECE_BYTES);
         match parts.table.chunks_exact(4).nth(at) {
             Some(number) => {
-                let piece = u32::from_le_bytes(number.try_into().expect("four bytes"));
-                parts.memory.piece(piece, within, PIECE_BYTES - within)
+                let piece = u32::from_le_bytes(number.try_into().expect("four bytes")) as usize;
+                &parts.lines.bytes()[piece * PIECE_BYTES + within..(piece + 1) * PIECE_BYTES]
             }
             None => {
                 let before = parts.table.len() / 4 * PIECE_BYTES;

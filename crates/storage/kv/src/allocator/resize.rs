@@ -23,6 +23,7 @@ use crate::regions::{REGION_BYTES, REGION_LINES, Slots, Use};
 use crate::relocation::relocate;
 use crate::reserve::REGION_MEMORY_BYTES;
 use crate::settings::Settings;
+use crate::touches::Touches;
 
 /// Regions added in one step: a gibibyte.
 const GROWN_AT_ONCE: usize = 16 << 10;
@@ -59,7 +60,7 @@ pub enum ResizeStep {
     More,
 }
 
-impl Allocator {
+impl<T: Touches> Allocator<T> {
     /// Begins a resize to `memory_bytes`; one under way is changed.
     ///
     /// # Errors
@@ -231,7 +232,7 @@ impl Allocator {
 const PARTIAL_REGIONS: usize = 6;
 
 /// Returns the pages of regions to the system.
-fn give_back(pairs: &mut Pairs, regions: Range<u32>) {
+fn give_back(pairs: &mut Pairs<impl Touches>, regions: Range<u32>) {
     let lines = regions.start * REGION_LINES as u32..regions.end * REGION_LINES as u32;
     if !lines.is_empty() {
         pairs.heap.memory.give_back(lines);

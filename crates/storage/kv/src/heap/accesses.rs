@@ -4,8 +4,9 @@ use super::Heap;
 use crate::item::{FETCHED, Header, USED_ONCE, USES, USES_MAX};
 use crate::place::Place;
 use crate::regions::Use;
+use crate::touches::Touches;
 
-impl Heap {
+impl<T: Touches> Heap<T> {
     /// Whether reading an item changes its header: most often not.
     #[inline(always)]
     pub(crate) fn is_touch_due(&self, header: &Header) -> bool {

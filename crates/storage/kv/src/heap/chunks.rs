@@ -9,11 +9,12 @@ use crate::heap::Heap;
 use crate::item::{HELD, Header, LARGE, chunk_count};
 use crate::place::Place;
 use crate::regions::REGION_LINES;
+use crate::touches::Touches;
 
 /// Chunks kept touched in advance.
 const AHEAD_COUNT: usize = 16;
 
-impl Heap {
+impl<T: Touches> Heap<T> {
     /// Number of the chunk list of an item that is no stub, if it has one.
     #[cold]
     fn chunk_number(&self, item: u32, header: Header) -> Option<u32> {

@@ -8,9 +8,10 @@ use crate::item::{BITS_AT, HELD, LARGE};
 use crate::kept::Kept;
 use crate::pins::{Pin, Pins};
 use crate::place::Place;
+use crate::touches::Touches;
 use crate::value::Value;
 
-impl Heap {
+impl<T: Touches> Heap<T> {
     /// Keeps a block where it is, and its value unchanged, until [`release_hold`](Self::release_hold).
     pub(crate) fn hold(&mut self, item: u32) {
         self.memory.bytes_mut(item, BITS_AT, 1)[0] |= HELD;

@@ -5,8 +5,9 @@ use memory::CHUNK_BYTES;
 use crate::heap::Heap;
 use crate::item::{HELD, Header, LARGE, chunk_count};
 use crate::regions::{PIECE_BYTES, REGION_PIECES, Slots, units};
+use crate::touches::Touches;
 
-impl Heap {
+impl<T: Touches> Heap<T> {
     /// Memory that can be taken for any purpose or for pieces, in pieces.
     pub(crate) fn room(&self) -> usize {
         let regions = self.regions.free_count() + self.chunked.free_regions();

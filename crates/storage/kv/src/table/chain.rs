@@ -6,11 +6,17 @@ use crate::key::KeyHash;
 use crate::regions::Slots;
 use crate::table::Table;
 use crate::table::lines::{Cell, append_line, compact_chain, empty_cells, overflow_line, slot};
+use crate::touches::Touches;
 
 impl Table {
     /// `width` neighbouring empty cells where an entry of the key may be; otherwise the last line of its chain.
     #[inline(always)]
-    pub(crate) fn free_cells(&mut self, heap: &mut Heap, hash: KeyHash, width: usize) -> Result<Cell, u32> {
+    pub(crate) fn free_cells(
+        &mut self,
+        heap: &mut Heap<impl Touches>,
+        hash: KeyHash,
+        width: usize,
+    ) -> Result<Cell, u32> {
         let home = self.home(hash);
         if let Some(cell) = empty_cells(heap, home, width) {
             return Ok(Cell { node: home, cell, tag: hash.tag() });
@@ -33,7 +39,7 @@ impl Table {
     /// As [`free_cells`](Self::free_cells), for an entry that a resize moves. The spare lines that this may need are
     /// set aside.
     #[inline(always)]
-    pub(crate) fn cells_moved(&mut self, heap: &mut Heap, hash: KeyHash, width: usize) -> Cell {
+    pub(crate) fn cells_moved(&mut self, heap: &mut Heap<impl Touches>, hash: KeyHash, width: usize) -> Cell {
         loop {
             match self.free_cells(heap, hash, width) {
                 Ok(cell) => return cell,
@@ -47,14 +53,14 @@ impl Table {
 
     /// Moves entries of a bucket back from the overflow lines as far as they fit, after an entry was removed.
     #[inline]
-    pub(crate) fn take_back_overflow(&mut self, heap: &mut Heap, home: u32) {
+    pub(crate) fn take_back_overflow(&mut self, heap: &mut Heap<impl Touches>, home: u32) {
         if Bucket(heap.memory.line(home)).overflows() {
             self.move_overflow_back(heap, home);
         }
     }
 
     #[cold]
-    fn move_overflow_back(&mut self, heap: &mut Heap, home: u32) {
+    fn move_overflow_back(&mut self, heap: &mut Heap<impl Touches>, home: u32) {
         let mut node = overflow_line(home);
         let mut is_left = false;
         loop {
@@ -81,7 +87,7 @@ impl Table {
     }
 
     /// Moves a line of a chain, or a spare one, to `to`. Returns whether it was moved.
-    pub(crate) fn move_overflow_line(&mut self, heap: &mut Heap, line: u32, to: u32) -> bool {
+    pub(crate) fn move_overflow_line(&mut self, heap: &mut Heap<impl Touches>, line: u32, to: u32) -> bool {
         let is_moved = self.copy_overflow_line(heap, line, to);
         if is_moved {
             heap.regions.give_back_slot(Slots::Buckets, line);
@@ -90,7 +96,7 @@ impl Table {
     }
 
     /// As [`move_overflow_line`](Self::move_overflow_line), without freeing the line.
-    pub(crate) fn copy_overflow_line(&mut self, heap: &mut Heap, line: u32, to: u32) -> bool {
+    pub(crate) fn copy_overflow_line(&mut self, heap: &mut Heap<impl Touches>, line: u32, to: u32) -> bool {
         if let Some(spare) = self.spare.iter_mut().find(|spare| **spare == line) {
             *spare = to;
             return true;
@@ -111,12 +117,12 @@ impl Table {
     }
 
     /// Whether a line of overflow can be moved: it is a spare one, or an entry in it leads to its chain.
-    pub(crate) fn can_move_overflow_line(&self, heap: &Heap, line: u32) -> bool {
+    pub(crate) fn can_move_overflow_line(&self, heap: &Heap<impl Touches>, line: u32) -> bool {
         self.spare.contains(&line) || Bucket(heap.memory.line(line)).entries().next().is_some()
     }
 
     /// The entry that leads to an item that is not held: its line, and the cell.
-    pub(crate) fn entry_of(&self, heap: &Heap, hash: KeyHash, item: u32) -> (u32, usize) {
+    pub(crate) fn entry_of(&self, heap: &Heap<impl Touches>, hash: KeyHash, item: u32) -> (u32, usize) {
         let home = self.home(hash);
         let (mut node, mut tag) = (home, hash.tag());
         loop {
@@ -136,17 +142,27 @@ impl Table {
     }
 
     /// The hash of an item's key.
-    pub(crate) fn hash_of_item(&self, heap: &Heap, line: u32) -> KeyHash {
+    pub(crate) fn hash_of_item(&self, heap: &Heap<impl Touches>, line: u32) -> KeyHash {
         self.hasher.hash(heap.key_of(line))
     }
 
     /// The hash of an entry's key.
-    pub(crate) fn hash_of_entry(&self, heap: &Heap, bucket: Bucket<'_>, cell: usize) -> KeyHash {
+    pub(crate) fn hash_of_entry(
+        &self,
+        heap: &Heap<impl Touches>,
+        bucket: Bucket<'_>,
+        cell: usize,
+    ) -> KeyHash {
         self.hasher.hash(self.key_of_entry(heap, bucket, cell))
     }
 
     /// An entry's key.
-    pub(crate) fn key_of_entry<'a>(&self, heap: &'a Heap, bucket: Bucket<'a>, cell: usize) -> &'a [u8] {
+    pub(crate) fn key_of_entry<'a>(
+        &self,
+        heap: &'a Heap<impl Touches>,
+        bucket: Bucket<'a>,
+        cell: usize,
+    ) -> &'a [u8] {
         if bucket.kind(cell) == Kind::Item { heap.key_of(bucket.cell(cell)) } else { bucket.inline(cell).0 }
     }
 }

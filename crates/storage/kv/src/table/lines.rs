@@ -6,6 +6,7 @@ use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry};
 use crate::heap::Heap;
 use crate::index::OVERFLOW_SLOT;
 use crate::regions::Slots;
+use crate::touches::Touches;
 
 /// Room for an entry: where its cells are.
 #[derive(Clone, Copy)]
@@ -30,7 +31,7 @@ pub(crate) fn slot(home: u32) -> u32 {
 
 /// `width` neighbouring empty cells of a line, which is packed if necessary.
 #[inline(always)]
-pub(crate) fn empty_cells(heap: &mut Heap, node: u32, width: usize) -> Option<usize> {
+pub(crate) fn empty_cells(heap: &mut Heap<impl Touches>, node: u32, width: usize) -> Option<usize> {
     let bucket = Bucket(heap.memory.line(node));
     if let Some(cell) = bucket.find_empty(width) {
         return Some(cell);
@@ -44,7 +45,7 @@ pub(crate) fn empty_cells(heap: &mut Heap, node: u32, width: usize) -> Option<us
 }
 
 /// Appends `line` to the chain, behind `node`, its last line.
-pub(crate) fn append_line(heap: &mut Heap, node: u32, line: u32) {
+pub(crate) fn append_line(heap: &mut Heap<impl Touches>, node: u32, line: u32) {
     *heap.memory.line_mut(line) = [0; LINE_BYTES];
     let before = *heap.memory.line(node);
     let old = Bucket(&before);
@@ -59,7 +60,7 @@ pub(crate) fn append_line(heap: &mut Heap, node: u32, line: u32) {
 }
 
 /// Moves entries of overflow lines forward as far as they fit, and frees lines that become empty.
-pub(crate) fn compact_chain(heap: &mut Heap, mut node: u32) {
+pub(crate) fn compact_chain(heap: &mut Heap<impl Touches>, mut node: u32) {
     while let Some(next) = Bucket(heap.memory.line(node)).next() {
         let from = *heap.memory.line(next);
         let from = Bucket(&from);
@@ -82,6 +83,6 @@ pub(crate) fn compact_chain(heap: &mut Heap, mut node: u32) {
 }
 
 /// Points an entry at another item.
-pub(crate) fn set_item(heap: &mut Heap, (node, cell): (u32, usize), item: u32) {
+pub(crate) fn set_item(heap: &mut Heap<impl Touches>, (node, cell): (u32, usize), item: u32) {
     BucketMut(heap.memory.line_mut(node)).set_item(cell, item);
 }

@@ -7,6 +7,7 @@ use crate::heap::Heap;
 use crate::key::{KeyHash, name_of};
 use crate::table::Table;
 use crate::table::lines::{overflow_line, slot};
+use crate::touches::Touches;
 
 /// Buckets and entries examined at a time: some 0.2 ms.
 const STEPS_MAX: usize = 4096;
@@ -96,7 +97,7 @@ impl Table {
     /// end. Each key that exists throughout a list is in it exactly once, regardless of changes to other keys.
     pub(crate) fn list(
         &self,
-        heap: &Heap,
+        heap: &Heap<impl Touches>,
         clock: &Clock,
         first: ListPosition,
         mut each: impl FnMut(&[u8]) -> bool,
@@ -134,7 +135,7 @@ impl Table {
     }
 
     /// The first entries of a bucket from a position on.
-    fn sorted(&self, heap: &Heap, home: u32, least: ListPosition) -> Sorted {
+    fn sorted(&self, heap: &Heap<impl Touches>, home: u32, least: ListPosition) -> Sorted {
         let mut sorted = Sorted::new();
         let mut add = |node: u32, bucket: Bucket<'_>, cell: usize| {
             let key = self.key_of_entry(heap, bucket, cell);
@@ -155,7 +156,7 @@ impl Table {
     }
 
     /// Removes all entries one by one, and resets the index to its initial size.
-    pub(crate) fn clear_entries(&mut self, heap: &mut Heap) {
+    pub(crate) fn clear_entries(&mut self, heap: &mut Heap<impl Touches>) {
         let mut from = 0;
         while let Ok(hash) = u32::try_from(from) {
             let range = self.index.bucket_range(hash);
@@ -174,14 +175,14 @@ impl Table {
         self.free_unused_regions(heap);
     }
 
-    fn first_entry(&self, heap: &Heap, home: u32) -> Option<(u32, usize)> {
+    fn first_entry(&self, heap: &Heap<impl Touches>, home: u32) -> Option<(u32, usize)> {
         let sorted = self.sorted(heap, home, ListPosition::default());
         (sorted.count > 0).then(|| (sorted.entries[0].1, sorted.entries[0].2.into()))
     }
 
     /// Checks that a look-up finds every entry, for tests.
     #[cfg(test)]
-    pub(crate) fn assert_index(&self, heap: &Heap, pair_count: u64) {
+    pub(crate) fn assert_index(&self, heap: &Heap<impl Touches>, pair_count: u64) {
         let (mut cells, mut pairs, mut from) = (0, 0, 0);
         while let Ok(hash) = u32::try_from(from) {
             let range = self.index.bucket_range(hash);

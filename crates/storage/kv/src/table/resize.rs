@@ -10,6 +10,7 @@ use crate::key::KeyHash;
 use crate::regions::REGION_LINES;
 use crate::table::Table;
 use crate::table::lines::{compact_chain, overflow_line, slot};
+use crate::touches::Touches;
 
 /// Mean cells taken per bucket when memory is full: the first number, less the second for each cell of a pair. More
 /// saves memory, fewer saves look-ups of overflow lines; wide pairs overflow sooner.
@@ -33,7 +34,7 @@ const SPARE_LINES: (usize, usize) = (3, 4);
 
 impl Table {
     /// Returns regions that no group needs to the heap.
-    pub(crate) fn free_unused_regions(&mut self, heap: &mut Heap) {
+    pub(crate) fn free_unused_regions(&mut self, heap: &mut Heap<impl Touches>) {
         while let Some(line) = self.index.remove_region() {
             heap.regions.give_back_index(line);
         }
@@ -46,7 +47,7 @@ impl Table {
     }
 
     /// Number of groups once memory is full of pairs like the present ones.
-    fn final_groups(&self, heap: &Heap, pair_count: u64, has_log: bool) -> f64 {
+    fn final_groups(&self, heap: &Heap<impl Touches>, pair_count: u64, has_log: bool) -> f64 {
         let cells = self.index.used_cells.max(1) as f64;
         let width = cells / pair_count.max(1) as f64;
         // Values in a log can be dropped from memory: then memory holds as many pairs as fit with one line each.
@@ -62,7 +63,12 @@ impl Table {
 
     /// The wanted number of groups, if it differs from the present one. Otherwise sets the range of cells without a new
     /// check.
-    pub(crate) fn wanted_groups(&mut self, heap: &Heap, pair_count: u64, has_log: bool) -> Option<u64> {
+    pub(crate) fn wanted_groups(
+        &mut self,
+        heap: &Heap<impl Touches>,
+        pair_count: u64,
+        has_log: bool,
+    ) -> Option<u64> {
         let groups = self.index.group_count();
         let cells = self.index.used_cells;
         let grows_at = GROWS_AT * self.full_cells(pair_count) * GROUP_BUCKETS as f64;
@@ -91,7 +97,7 @@ impl Table {
     /// The wanted number of groups once memory has shrunk, if there are more than `excess` times as many.
     pub(crate) fn smaller_groups(
         &self,
-        heap: &Heap,
+        heap: &Heap<impl Touches>,
         pair_count: u64,
         has_log: bool,
         excess: f64,
@@ -113,7 +119,7 @@ impl Table {
     }
 
     /// Ends growth for lack of a region: uses the regions at hand, or sets when to check again.
-    pub(crate) fn give_up_growing(&mut self, heap: &mut Heap) {
+    pub(crate) fn give_up_growing(&mut self, heap: &mut Heap<impl Touches>) {
         let groups = self.index.directory().len() as u64 * REGION_GROUPS;
         if groups as f64 >= LEAST_GROWTH * self.index.group_count() as f64 {
             return self.index.begin(groups);
@@ -123,14 +129,14 @@ impl Table {
         self.index.set_right_cells(0..cells + cells / 32 + 1);
     }
 
-    pub(crate) fn end_resize(&mut self, heap: &mut Heap) {
+    pub(crate) fn end_resize(&mut self, heap: &mut Heap<impl Touches>) {
         self.free_unused_regions(heap);
         // The next pair triggers a new check.
         self.index.set_right_cells(0..0);
     }
 
     /// Spare lines that moving a bucket may need.
-    pub(crate) fn spare_lines_needed(&self, heap: &Heap, home: u32) -> usize {
+    pub(crate) fn spare_lines_needed(&self, heap: &Heap<impl Touches>, home: u32) -> usize {
         let bucket = Bucket(heap.memory.line(home));
         let mut line_count = 1;
         let mut next = bucket.overflows().then(|| overflow_line(home));
@@ -178,7 +184,13 @@ impl Table {
     }
 
     /// Moves an entry as far as there is room without another line. Returns whether there is.
-    fn squeeze_entry(&mut self, heap: &mut Heap, from: Bucket<'_>, cell: usize, hash: KeyHash) -> bool {
+    fn squeeze_entry(
+        &mut self,
+        heap: &mut Heap<impl Touches>,
+        from: Bucket<'_>,
+        cell: usize,
+        hash: KeyHash,
+    ) -> bool {
         let width = from.width(cell);
         let taken = CELL_COUNT - Bucket(heap.memory.line(self.home(hash))).empty_count();
         if from.kind(cell) != Kind::Item && taken + width > SQUEEZED_CELLS && !self.index.is_growing() {
@@ -190,7 +202,13 @@ impl Table {
     }
 
     /// Removes an entry that is in no bucket any more.
-    fn drop_entry(&mut self, heap: &mut Heap, counters: &mut Counters, from: Bucket<'_>, cell: usize) {
+    fn drop_entry(
+        &mut self,
+        heap: &mut Heap<impl Touches>,
+        counters: &mut Counters,
+        from: Bucket<'_>,
+        cell: usize,
+    ) {
         self.index.used_cells -= from.width(cell) as u64;
         counters.pair_count -= 1;
         counters.evicted_count += 1;
@@ -209,7 +227,7 @@ impl Table {
 
     /// Moves the next bucket of a resize. Its [spare lines](Self::spare_lines_needed) are set aside, unless the index
     /// is squeezed.
-    pub(crate) fn move_bucket(&mut self, heap: &mut Heap, counters: &mut Counters, home: u32) {
+    pub(crate) fn move_bucket(&mut self, heap: &mut Heap<impl Touches>, counters: &mut Counters, home: u32) {
         let is_squeezed = self.index.is_squeezed();
         let mut moving = std::mem::take(&mut self.moving);
         self.empty_bucket(heap, home, &mut moving);
@@ -242,7 +260,7 @@ impl Table {
 
     /// Prefetches for the next steps: the bucket after the next, and the items of the next, whose keys determine their
     /// new buckets.
-    fn prefetch_moves(&self, heap: &Heap) {
+    fn prefetch_moves(&self, heap: &Heap<impl Touches>) {
         if let Some(home) = self.index.next_to_move(2) {
             heap.memory.prefetch(home);
             heap.memory.prefetch(overflow_line(home));
@@ -261,7 +279,7 @@ impl Table {
     }
 
     /// Takes all entries out of a bucket.
-    fn empty_bucket(&mut self, heap: &mut Heap, home: u32, into: &mut Vec<[u8; LINE_BYTES]>) {
+    fn empty_bucket(&mut self, heap: &mut Heap<impl Touches>, home: u32, into: &mut Vec<[u8; LINE_BYTES]>) {
         let bucket = *heap.memory.line(home);
         if Bucket(&bucket).empty_count() == CELL_COUNT && !Bucket(&bucket).overflows() {
             return;
