@@ -1,5 +1,7 @@
 //! Fetching values from the log.
 
+use std::collections::VecDeque;
+
 use super::{FetchError, Job, Loaded, Log, Notice, PIECE_BYTES, Segment, Work};
 use crate::key::KeyHash;
 use crate::pending::Pending;
@@ -8,9 +10,22 @@ use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYT
 use crate::regions::Purpose;
 use crate::stub::Stub;
 
+/// The values that are wanted from the log.
+#[derive(Debug, Default)]
+pub(super) struct Fetches {
+    table: FetchTable,
+    /// Those that read next, in this order.
+    pub(super) queue: VecDeque<u32>,
+    /// Whether they wait for memory, until the next write or read of a fetch completes, or
+    /// [`retry_fetches`](Log::retry_fetches).
+    pub(super) await_memory: bool,
+    /// Those that ended and that operations wait for.
+    pub(super) loaded: VecDeque<Loaded>,
+}
+
 /// A value being fetched.
 #[derive(Debug)]
-pub(super) struct Fetch {
+struct Fetch {
     hash: KeyHash,
     key: Box<[u8]>,
     /// Whether it is to be rewritten.
@@ -48,7 +63,7 @@ struct Part {
 
 /// The fetches under way, by number.
 #[derive(Debug, Default)]
-pub(super) struct FetchTable(Vec<Option<Fetch>>);
+struct FetchTable(Vec<Option<Fetch>>);
 
 impl FetchTable {
     fn insert(&mut self, fetch: Fetch) -> u32 {
@@ -114,7 +129,7 @@ impl Log {
     }
 
     fn queue_fetch(&mut self, hash: KeyHash, key: &[u8], is_rewrite: bool) {
-        let known = self.fetches.all().find(|fetch| *fetch.key == *key);
+        let known = self.fetches.table.all().find(|fetch| *fetch.key == *key);
         if let Some(fetch) = known {
             self.cleaner.fetch_count += usize::from(is_rewrite && !fetch.is_rewrite);
             fetch.is_rewrite |= is_rewrite;
@@ -130,28 +145,28 @@ impl Log {
             is_reading: false,
             reading: None,
         };
-        let number = self.fetches.insert(fetch);
-        self.fetch_queue.push_back(number);
+        let number = self.fetches.table.insert(fetch);
+        self.fetches.queue.push_back(number);
     }
 
     /// The next read of a fetch.
     pub(super) fn next_fetch(&mut self, processor: &mut Processor) -> Option<Work> {
         // A value that has arrived is used before another one takes its memory.
-        if !self.loaded.is_empty() {
+        if !self.fetches.loaded.is_empty() {
             return None;
         }
-        while let Some(&number) = self.fetch_queue.front() {
-            if self.fetches_await_memory {
+        while let Some(&number) = self.fetches.queue.front() {
+            if self.fetches.await_memory {
                 return None;
             }
-            let is_reading = self.fetches.all().any(|fetch| fetch.is_reading);
-            let fetch = self.fetches.get_mut(number);
+            let is_reading = self.fetches.table.all().any(|fetch| fetch.is_reading);
+            let fetch = self.fetches.table.get_mut(number);
             if fetch.reading.is_none() {
                 let stub = processor.pairs().stub(fetch.hash, &fetch.key);
                 let Some(stub) = stub.filter(|stub| !stub.is_lost()) else {
                     let is_lost = stub.is_some() || processor.is_hidden(fetch.hash, &fetch.key);
                     let result = if is_lost { Err(FetchError::Damaged) } else { Ok(()) };
-                    self.fetch_queue.pop_front();
+                    self.fetches.queue.pop_front();
                     self.end_fetch(processor, number, result);
                     continue;
                 };
@@ -161,7 +176,7 @@ impl Log {
                     stub.attributes,
                     Purpose::Fetches,
                 ) else {
-                    self.fetches_await_memory = true;
+                    self.fetches.await_memory = true;
                     // A value can leave memory once it is written, was fetched, or is not sent any more. Without
                     // the changes written, segments that are short could not be cleaned.
                     let changes = processor.pairs_mut().changes();
@@ -172,11 +187,11 @@ impl Log {
                     }
                     debug_assert!(processor.is_resizing(), "no memory for a value of {}", stub.value_bytes);
                     if !fetch.is_rewrite {
-                        self.fetch_queue.pop_front();
+                        self.fetches.queue.pop_front();
                         self.end_fetch(processor, number, Err(FetchError::NoMemory));
                     } else if std::mem::take(&mut fetch.is_wanted) {
                         let (key, result) = (fetch.key.clone(), Err(FetchError::NoMemory));
-                        self.loaded.push_back(Loaded { key, result });
+                        self.fetches.loaded.push_back(Loaded { key, result });
                     }
                     return None;
                 };
@@ -184,11 +199,11 @@ impl Log {
                 let begun_bytes = 0;
                 fetch.reading = Some(Reading { stub, pending, begun_bytes, done: 0, checksum, tail });
             }
-            let fetch = self.fetches.get(number);
+            let fetch = self.fetches.table.get(number);
             let reading = fetch.reading.as_ref().expect("just begun");
             let Some(part) = self.part_of(fetch.key.len(), reading) else {
                 // Its segment has been freed since, or the rest was not found at the start.
-                self.fetch_queue.pop_front();
+                self.fetches.queue.pop_front();
                 self.fail_fetch(processor, number, FetchError::Damaged);
                 continue;
             };
@@ -198,20 +213,20 @@ impl Log {
             let offset = from / block_bytes * block_bytes;
             let end = (part.offset + record_bytes as u64).next_multiple_of(block_bytes);
             let length = usize::try_from(end - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
-            self.fetches.get_mut(number).is_reading = true;
+            self.fetches.table.get_mut(number).is_reading = true;
             self.counters.fetch_count += 1;
-            self.fetch_queue.pop_front();
+            self.fetches.queue.pop_front();
             return Some(Work::Read { job: Job::Fetch(number), offset, length });
         }
         None
     }
 
     pub(super) fn on_fetched(&mut self, processor: &mut Processor, number: u32, bytes: Option<&[u8]>) {
-        self.fetches_await_memory = false;
-        let fetch = self.fetches.get_mut(number);
+        self.fetches.await_memory = false;
+        let fetch = self.fetches.table.get_mut(number);
         fetch.is_reading = false;
         let mut reading = fetch.take_reading(number);
-        let fetch = self.fetches.get(number);
+        let fetch = self.fetches.table.get(number);
         let part = self.part_of(fetch.key.len(), &reading);
         let is_good = match (bytes, &part) {
             (Some(bytes), Some(part)) => {
@@ -231,9 +246,9 @@ impl Log {
         if is_sound && is_read {
             (reading.begun_bytes, reading.done) = (value_bytes, 0);
         }
-        self.fetches.get_mut(number).reading = Some(reading);
+        self.fetches.table.get_mut(number).reading = Some(reading);
         if is_sound {
-            return self.fetch_queue.push_front(number);
+            return self.fetches.queue.push_front(number);
         }
         let error = if bytes.is_some() { FetchError::Damaged } else { FetchError::Unreadable };
         self.fail_fetch(processor, number, error);
@@ -263,19 +278,19 @@ impl Log {
 
     /// A value cannot be read, unless the pair has changed since, or its record has moved.
     fn fail_fetch(&mut self, processor: &mut Processor, number: u32, error: FetchError) {
-        let fetch = self.fetches.get_mut(number);
+        let fetch = self.fetches.table.get_mut(number);
         let reading = fetch.take_reading(number);
         processor.writer.abandon(reading.pending);
         let now = processor.pairs().stub(fetch.hash, &fetch.key);
         if now.is_some_and(|stub| stub.log_offset != reading.stub.log_offset) {
-            return self.fetch_queue.push_back(number);
+            return self.fetches.queue.push_back(number);
         }
         let result = if now.is_none() { Ok(()) } else { Err(error) };
         self.end_fetch(processor, number, result);
     }
 
     fn end_fetch(&mut self, processor: &mut Processor, number: u32, result: Result<(), FetchError>) {
-        let fetch = self.fetches.remove(number);
+        let fetch = self.fetches.table.remove(number);
         if fetch.is_rewrite {
             self.cleaner.fetch_count -= 1;
             match result {
@@ -302,7 +317,7 @@ impl Log {
             }
         }
         if fetch.is_wanted {
-            self.loaded.push_back(Loaded { key: fetch.key, result });
+            self.fetches.loaded.push_back(Loaded { key: fetch.key, result });
         }
     }
 }

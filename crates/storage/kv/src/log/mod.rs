@@ -50,7 +50,7 @@ use crate::processor::Processor;
 use crate::record::RECORD_EXTRA_BYTES;
 use clean::Cleaner;
 pub use examine::{Certainty, Damage, Examined, Kept};
-use fetch::FetchTable;
+use fetch::Fetches;
 use names::NameList;
 pub use passed_over::DamageKind;
 pub use rebuild::{WriteAt, rebuild};
@@ -367,14 +367,9 @@ pub struct Log {
     /// Offsets of damaged records of keys that were reported as lost.
     lost_offsets: BTreeSet<u64>,
     cleaner: Cleaner,
-    fetches: FetchTable,
-    fetch_queue: VecDeque<u32>,
-    /// Whether fetches wait for memory, until the next write or read of a fetch completes, or
-    /// [`retry_fetches`](Self::retry_fetches).
-    fetches_await_memory: bool,
+    fetches: Fetches,
     /// Whether it only makes changes durable.
     is_stopping: bool,
-    loaded: VecDeque<Loaded>,
     notices: VecDeque<Notice>,
     counters: LogCounters,
 }
@@ -412,11 +407,8 @@ impl Log {
             holes: Vec::new(),
             lost_offsets: BTreeSet::new(),
             cleaner: Cleaner::default(),
-            fetches: FetchTable::default(),
-            fetch_queue: VecDeque::new(),
-            fetches_await_memory: false,
+            fetches: Fetches::default(),
             is_stopping: false,
-            loaded: VecDeque::new(),
             notices: VecDeque::new(),
             counters: LogCounters::default(),
         }
@@ -569,7 +561,7 @@ impl Log {
                 }
             }
             Work::Read { job: Job::Clean, .. } => self.cleaner.is_reading = false,
-            Work::Read { job: Job::Fetch(number), .. } => self.fetch_queue.push_front(number),
+            Work::Read { job: Job::Fetch(number), .. } => self.fetches.queue.push_front(number),
             Work::Write => {}
             Work::Flush => {
                 (self.is_flushing, self.is_unflushed, self.wants_flush_now) = (false, true, true);
@@ -654,17 +646,17 @@ impl Log {
     /// Whether fetches wait for memory that others use. It may become free without notice to the log.
     #[must_use]
     pub fn awaits_memory(&self) -> bool {
-        self.fetches_await_memory
+        self.fetches.await_memory
     }
 
     /// Has fetches that wait for memory look for some again.
     pub fn retry_fetches(&mut self) {
-        self.fetches_await_memory = false;
+        self.fetches.await_memory = false;
     }
 
     /// The next key whose fetch has completed or failed.
     pub fn next_loaded(&mut self) -> Option<Loaded> {
-        self.loaded.pop_front()
+        self.fetches.loaded.pop_front()
     }
 
     /// The next finding that recovery has passed over.

@@ -259,7 +259,7 @@ impl Log {
     fn are_rewrites_due(&self, processor: &mut Processor) -> bool {
         let changes = processor.pairs_mut().changes();
         let is_full = changes.rewrite_bytes() >= self.headroom.gathered_bytes;
-        let may_grow = self.cleaner.is_collecting(changes.rewrite_count()) && !self.fetches_await_memory;
+        let may_grow = self.cleaner.is_collecting(changes.rewrite_count()) && !self.fetches.await_memory;
         changes.rewrite_count() > 0 && (is_full || !may_grow)
     }
 
@@ -616,7 +616,7 @@ impl Log {
         if !is_good {
             return self.fail(Failure::Unwritable);
         }
-        self.fetches_await_memory = false;
+        self.fetches.await_memory = false;
         match flight {
             Flight::Superblock(superblock) => {
                 self.recorded = superblock;

@@ -118,7 +118,7 @@ fn a_segment_is_freed_once_nothing_of_it_is_wanted_any_more() {
     // The oldest segment is read, and an earlier value that was fetched is not taken yet.
     bench.log.cleaner.is_settling = true;
     bench.log.fetch_for_rewrite(&mut bench.processor, hash, key);
-    bench.log.loaded.push_back(Loaded { key: b"other"[..].into(), result: Ok(()) });
+    bench.log.fetches.loaded.push_back(Loaded { key: b"other"[..].into(), result: Ok(()) });
     assert!(bench.processor.delete(hash, key));
     bench.settle();
     assert_eq!((bench.log.cleaner.fetch_count, bench.log.counters().cleaned_count), (1, 0));
