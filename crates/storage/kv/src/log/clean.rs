@@ -84,8 +84,10 @@ impl Log {
             };
             if cleaner.rewrites_settled < cleaner.rewrites_taken || settled < cleaner.awaited {
                 let is_written = cleaner.rewrites_written == cleaner.rewrites_taken;
-                let is_written = is_written && cleaner.awaited <= self.written;
-                self.wants_flush_now |= self.settings.sync == Sync::None && is_written;
+                let is_written = is_written && cleaner.awaited <= self.flushes.written;
+                if self.settings.sync == Sync::None && is_written {
+                    self.flushes.want_now();
+                }
                 return;
             }
             cleaner.is_settling = false;
@@ -120,7 +122,9 @@ impl Log {
     /// them would be gone earlier.
     fn is_clear_awaited(&mut self, processor: &mut Processor) -> bool {
         let Some(number) = processor.pairs_mut().changes().unsettled_clear() else { return false };
-        self.wants_flush_now |= self.settings.sync == Sync::None && self.written >= number;
+        if self.settings.sync == Sync::None && self.flushes.written >= number {
+            self.flushes.want_now();
+        }
         true
     }
 

@@ -29,6 +29,7 @@
 mod clean;
 mod examine;
 mod fetch;
+mod flush;
 mod names;
 mod passed_over;
 mod rebuild;
@@ -51,6 +52,7 @@ use crate::record::RECORD_EXTRA_BYTES;
 use clean::Cleaner;
 pub use examine::{Certainty, Damage, Examined, Kept};
 use fetch::Fetches;
+use flush::Flushes;
 use names::NameList;
 pub use passed_over::DamageKind;
 pub use rebuild::{WriteAt, rebuild};
@@ -353,15 +355,7 @@ pub struct Log {
     /// The records that the next group takes if there is a choice, and whether it takes changes in any case.
     turn: Takes,
     wants_changes: bool,
-    is_flushing: bool,
-    /// All changes up to this one are written, but not necessarily durable.
-    written: u64,
-    /// Whether anything was written since the last flush began.
-    is_unflushed: bool,
-    /// A flush is wanted once all changes up to this one are written.
-    flush_wanted: u64,
-    /// Whether a flush is wanted regardless.
-    wants_flush_now: bool,
+    flushes: Flushes,
     /// Damage that hides records: the generation of its segment, and its first byte there.
     holes: Vec<(u64, u64)>,
     /// Offsets of damaged records of keys that were reported as lost.
@@ -399,11 +393,7 @@ impl Log {
             names: NameList::default(),
             turn: Takes::Changes,
             wants_changes: false,
-            is_flushing: false,
-            written: 0,
-            is_unflushed: false,
-            flush_wanted: 0,
-            wants_flush_now: false,
+            flushes: Flushes::default(),
             holes: Vec::new(),
             lost_offsets: BTreeSet::new(),
             cleaner: Cleaner::default(),
@@ -477,19 +467,21 @@ impl Log {
     #[must_use]
     pub fn lacks_mark(&self, processor: &mut Processor) -> bool {
         let is_idle = self.flight.is_none() && self.group.is_none() && !self.is_stopping;
-        let is_written = self.written == processor.pairs_mut().changes().count();
+        let is_written = self.flushes.written == processor.pairs_mut().changes().count();
         self.is_ready()
             && self.has_head
             && is_idle
             && is_written
-            && (self.is_unflushed || self.recorded.known_end < self.durable_end)
+            && (self.flushes.is_unflushed() || self.recorded.known_end < self.durable_end)
     }
 
     /// Has the superblock written with the present end of the log, after a flush if writes are not durable. From then
     /// on any damage before that end is detected.
     pub fn mark(&mut self) {
         self.is_mark_wanted = true;
-        self.wants_flush_now |= self.is_unflushed;
+        if self.flushes.is_unflushed() {
+            self.flushes.want_now();
+        }
     }
 
     /// Whether pairs may expire after the time that the superblock shows: every [`MARKED_S`] it may have to be written
@@ -519,10 +511,7 @@ impl Log {
             Phase::Failed(_) => None,
             Phase::Recovering(recovery) => recovery.next(&self.settings),
             Phase::Settling { is_flushed: true } => self.flight.is_none().then_some(Work::Write),
-            Phase::Settling { .. } => {
-                self.is_unflushed = false;
-                (!std::mem::replace(&mut self.is_flushing, true)).then_some(Work::Flush)
-            }
+            Phase::Settling { .. } => self.flushes.begin().then_some(Work::Flush),
             Phase::Ready if has_stopped => self.next_fetch(processor),
             Phase::Ready => {
                 if self.is_stopping {
@@ -563,9 +552,7 @@ impl Log {
             Work::Read { job: Job::Clean, .. } => self.cleaner.is_reading = false,
             Work::Read { job: Job::Fetch(number), .. } => self.fetches.queue.push_front(number),
             Work::Write => {}
-            Work::Flush => {
-                (self.is_flushing, self.is_unflushed, self.wants_flush_now) = (false, true, true);
-            }
+            Work::Flush => self.flushes.put_back(),
         }
     }
 
@@ -579,24 +566,15 @@ impl Log {
     }
 
     fn next_flush(&mut self) -> Option<Work> {
-        if self.settings.sync != Sync::None || self.is_flushing || self.flight.is_some() {
+        if self.settings.sync != Sync::None || self.flight.is_some() {
             return None;
         }
-        let is_due = self.is_unflushed
-            && (self.wants_flush_now || self.written >= self.flush_wanted)
-            && (self.wants_flush_now || self.flush_wanted > 0);
-        if !is_due {
-            return None;
-        }
-        self.is_flushing = true;
-        self.is_unflushed = false;
-        self.wants_flush_now = false;
-        Some(Work::Flush)
+        self.flushes.begin_if_due().then_some(Work::Flush)
     }
 
     /// Handles a completed flush: everything written before it began is durable.
     pub fn on_flushed(&mut self, processor: &mut Processor, is_good: bool) {
-        self.is_flushing = false;
+        self.flushes.end();
         if !is_good {
             return self.fail(Failure::Unwritable);
         }
@@ -608,10 +586,8 @@ impl Log {
         if self.group.is_none_or(|group| group.record_count == 0) {
             self.durable_end = self.head_end();
         }
-        processor.pairs_mut().changes().settle(self.written);
-        if self.written >= self.flush_wanted {
-            self.flush_wanted = 0;
-        }
+        processor.pairs_mut().changes().settle(self.flushes.written);
+        self.flushes.on_durable();
         self.cleaner.on_settled();
         self.advance_cleaning(processor);
     }
@@ -619,7 +595,7 @@ impl Log {
     /// Requests that all changes so far become durable soon. Returns the change to [wait](Self::settled) for.
     pub fn request_flush(&mut self, processor: &mut Processor) -> u64 {
         let count = processor.pairs_mut().changes().count();
-        self.flush_wanted = count;
+        self.flushes.want(count);
         count
     }
 
@@ -639,7 +615,8 @@ impl Log {
     /// Writes completed so far, while there are unwritten changes; `None` if there are none.
     #[must_use]
     pub fn progress(&self, processor: &mut Processor) -> Option<u64> {
-        let is_behind = self.flight.is_some() || self.written < processor.pairs_mut().changes().count();
+        let is_behind =
+            self.flight.is_some() || self.flushes.written < processor.pairs_mut().changes().count();
         is_behind.then_some(self.counters.write_count)
     }
 

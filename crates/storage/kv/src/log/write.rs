@@ -105,7 +105,7 @@ struct Found {
 impl Log {
     /// Whether something can be written now.
     pub(super) fn wants_write(&mut self, processor: &mut Processor) -> bool {
-        if self.flight.is_some() || self.is_flushing {
+        if self.flight.is_some() || self.flushes.is_flushing() {
             return false;
         }
         if self.needs_superblock(processor) {
@@ -162,7 +162,7 @@ impl Log {
             return false;
         }
         let behind_bytes = self.durable_end.saturating_sub(self.recorded.known_end);
-        let is_marked = self.is_mark_wanted && behind_bytes > 0 && !self.is_unflushed;
+        let is_marked = self.is_mark_wanted && behind_bytes > 0 && !self.flushes.is_unflushed();
         is_marked || behind_bytes >= self.mark_bytes() || self.is_over(processor)
     }
 
@@ -174,7 +174,7 @@ impl Log {
         }
         let is_between = self.group.is_none_or(|group| group.record_count == 0) && self.stream.is_none();
         let end = self.head_end() + (self.names.record_bytes() + RECORD_EXTRA_BYTES) as u64;
-        let is_wanted = self.is_mark_wanted && !self.is_unflushed || self.is_stopping;
+        let is_wanted = self.is_mark_wanted && !self.flushes.is_unflushed() || self.is_stopping;
         is_wanted && is_between && end <= self.settings.segment_bytes && self.has_settled(processor)
     }
 
@@ -207,9 +207,9 @@ impl Log {
             processor.pairs_mut().changes().take(&due);
         }
         let taken = processor.pairs_mut().changes().taken();
-        if self.group.is_none() && self.written < taken {
-            self.written = taken;
-            if !self.is_unflushed {
+        if self.group.is_none() && self.flushes.written < taken {
+            self.flushes.written = taken;
+            if !self.flushes.is_unflushed() {
                 self.settle_written(processor);
             }
         }
@@ -219,7 +219,7 @@ impl Log {
     /// Everything written is durable: changes are, once a superblock names the segment.
     fn settle_written(&mut self, processor: &mut Processor) {
         if self.segments.back().is_none_or(|head| head.generation == self.recorded.newest) {
-            processor.pairs_mut().changes().settle(self.written);
+            processor.pairs_mut().changes().settle(self.flushes.written);
             self.cleaner.on_settled();
         }
     }
@@ -355,8 +355,8 @@ impl Log {
 
     /// Whether the next segment can begin: one is free, and everything before it is durable.
     fn can_roll(&mut self) -> bool {
-        if self.settings.sync == Sync::None && self.is_unflushed {
-            self.wants_flush_now = true;
+        if self.settings.sync == Sync::None && self.flushes.is_unflushed() {
+            self.flushes.want_now();
             return false;
         }
         self.usable_count() > 0
@@ -631,19 +631,19 @@ impl Log {
                 self.counters.written_bytes += end - head.end;
                 debug_assert!(end > head.end, "the head of the log goes back from {} to {end}", head.end);
                 head.end = end;
-                self.is_unflushed = self.settings.sync == Sync::None;
+                self.flushes.on_written(self.settings.sync != Sync::None);
                 let journal = processor.pairs_mut().journal.as_mut().expect("there is a log");
                 journal.in_flight = 0..0;
                 journal.streamed = self.stream.as_ref().map(|stream| stream.log_offset);
-                if written.is_some() && !self.is_unflushed {
+                if written.is_some() && !self.flushes.is_unflushed() {
                     let before = self.durable_end;
                     debug_assert!(end >= before, "the durable end goes back from {before} to {end}");
                     self.durable_end = end;
                 }
                 if let Some(Written { taken, rewrites }) = written {
-                    let before = self.written;
+                    let before = self.flushes.written;
                     debug_assert!(taken >= before, "written changes go back from {before} to {taken}");
-                    self.written = taken;
+                    self.flushes.written = taken;
                     self.cleaner.rewrites_written = rewrites;
                 }
             }
