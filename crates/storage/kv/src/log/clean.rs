@@ -132,7 +132,7 @@ impl Log {
     pub(super) fn await_change(&mut self, processor: &mut Processor, hash: KeyHash) {
         if let Some(number) = processor.pairs_mut().changes().unsettled(hash) {
             self.cleaner.awaited = self.cleaner.awaited.max(number);
-            self.wants_changes = true;
+            self.groups.wants_changes = true;
         }
     }
 

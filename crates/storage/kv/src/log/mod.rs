@@ -58,7 +58,7 @@ pub use passed_over::DamageKind;
 pub use rebuild::{WriteAt, rebuild};
 use recover::Recovery;
 pub use segment_bytes::ReadAt;
-use write::{Flight, Group, Stream, Takes};
+use write::{Flight, Groups, Stream};
 
 /// Bytes per read or write of the file.
 pub const PIECE_BYTES: usize = 256 * 1024;
@@ -349,12 +349,9 @@ pub struct Log {
     expires_until_s: i64,
     flight: Option<Flight>,
     stream: Option<Stream>,
-    group: Option<Group>,
+    groups: Groups,
     /// The names of the keys that were written since the last list of names.
     names: NameList,
-    /// The records that the next group takes if there is a choice, and whether it takes changes in any case.
-    turn: Takes,
-    wants_changes: bool,
     flushes: Flushes,
     /// Damage that hides records: the generation of its segment, and its first byte there.
     holes: Vec<(u64, u64)>,
@@ -389,10 +386,8 @@ impl Log {
             expires_until_s: 0,
             flight: None,
             stream: None,
-            group: None,
+            groups: Groups::default(),
             names: NameList::default(),
-            turn: Takes::Changes,
-            wants_changes: false,
             flushes: Flushes::default(),
             holes: Vec::new(),
             lost_offsets: BTreeSet::new(),
@@ -466,7 +461,7 @@ impl Log {
     /// Whether nothing is to be written, and the superblock does not name the present end: see [`mark`](Self::mark).
     #[must_use]
     pub fn lacks_mark(&self, processor: &mut Processor) -> bool {
-        let is_idle = self.flight.is_none() && self.group.is_none() && !self.is_stopping;
+        let is_idle = self.flight.is_none() && self.groups.current.is_none() && !self.is_stopping;
         let is_written = self.flushes.written == processor.pairs_mut().changes().count();
         self.is_ready()
             && self.has_head
@@ -583,7 +578,7 @@ impl Log {
             *is_flushed = true;
         }
         // No write runs during a flush.
-        if self.group.is_none_or(|group| group.record_count == 0) {
+        if self.groups.is_between() {
             self.durable_end = self.head_end();
         }
         processor.pairs_mut().changes().settle(self.flushes.written);

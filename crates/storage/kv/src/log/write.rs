@@ -60,11 +60,21 @@ pub(super) struct Written {
     rewrites: u64,
 }
 
+/// The groups of records: the one that is written, and what the next one takes.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    pub(super) current: Option<Group>,
+    /// The records that the next one takes if there is a choice.
+    turn: Takes,
+    /// Whether the next one takes changes in any case.
+    pub(super) wants_changes: bool,
+}
+
 /// A group of records that is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     takes: Takes,
-    pub(super) record_count: u32,
+    record_count: u32,
     /// Whether it began with an earlier write.
     is_continued: bool,
 }
@@ -128,7 +138,7 @@ impl Log {
         let limit = u64::min(GROUP_BYTES as u64, self.settings.segment_bytes / 2);
         let limit = limit.saturating_sub(self.names.record_bytes() as u64);
         let fits = pending_bytes == 0 || (pending_bytes + RECORD_EXTRA_BYTES + bytes) as u64 <= limit;
-        fits && !self.group.as_ref().is_some_and(is_continued) && !self.is_short_of_segments()
+        fits && !self.groups.current.as_ref().is_some_and(is_continued) && !self.is_short_of_segments()
     }
 
     /// Whether segments are short, so that only writes that free segments may proceed.
@@ -172,7 +182,7 @@ impl Log {
         if self.names.fits_behind(self.settings.block_bytes as usize) || !self.has_head {
             return false;
         }
-        let is_between = self.group.is_none_or(|group| group.record_count == 0) && self.stream.is_none();
+        let is_between = self.groups.is_between() && self.stream.is_none();
         let end = self.head_end() + (self.names.record_bytes() + RECORD_EXTRA_BYTES) as u64;
         let is_wanted = self.is_mark_wanted && !self.flushes.is_unflushed() || self.is_stopping;
         is_wanted && is_between && end <= self.settings.segment_bytes && self.has_settled(processor)
@@ -185,7 +195,7 @@ impl Log {
 
     /// Whether it was stopped and everything is durable.
     fn is_over(&self, processor: &mut Processor) -> bool {
-        self.is_stopping && self.group.is_none() && self.has_settled(processor)
+        self.is_stopping && self.groups.current.is_none() && self.has_settled(processor)
     }
 
     /// The next record to be written. Without one, everything is written.
@@ -207,7 +217,7 @@ impl Log {
             processor.pairs_mut().changes().take(&due);
         }
         let taken = processor.pairs_mut().changes().taken();
-        if self.group.is_none() && self.flushes.written < taken {
+        if self.groups.current.is_none() && self.flushes.written < taken {
             self.flushes.written = taken;
             if !self.flushes.is_unflushed() {
                 self.settle_written(processor);
@@ -229,7 +239,7 @@ impl Log {
         let is_short = self.is_short_of_segments();
         let are_rewrites_due = self.are_rewrites_due(processor);
         let changes = processor.pairs_mut().changes();
-        if let Some(Group { takes, record_count, is_continued }) = self.group {
+        if let Some(Group { takes, record_count, is_continued }) = self.groups.current {
             let due = match takes {
                 Takes::Changes => changes.due_change(),
                 Takes::Rewrites => changes.due_rewrite().filter(|_| !is_continued),
@@ -237,21 +247,21 @@ impl Log {
             if due.is_some() || record_count > 0 {
                 return due.or(Some(Due::GroupEnd));
             }
-            self.group = None;
+            self.groups.current = None;
         }
         if self.needs_names(processor) {
-            self.group = Some(Group { takes: Takes::Rewrites, record_count: 0, is_continued: false });
+            self.groups.begin(Takes::Rewrites);
             return Some(Due::GroupEnd);
         }
         let changes = processor.pairs_mut().changes();
-        let takes_changes = !is_short || self.wants_changes || changes.is_clear_due();
-        let is_turn = self.turn == Takes::Changes || self.wants_changes || !are_rewrites_due;
+        let takes_changes = !is_short || self.groups.wants_changes || changes.is_clear_due();
+        let is_turn = self.groups.turn == Takes::Changes || self.groups.wants_changes || !are_rewrites_due;
         let change = changes.due_change().filter(|_| takes_changes && is_turn);
         let (takes, due) = match change {
             Some(due) => (Takes::Changes, due),
             None => (Takes::Rewrites, changes.due_rewrite().filter(|_| are_rewrites_due)?),
         };
-        self.group = Some(Group { takes, record_count: 0, is_continued: false });
+        self.groups.begin(takes);
         Some(due)
     }
 
@@ -313,7 +323,7 @@ impl Log {
             Due::Clear => return none(Kind::Cleared, 0),
             Due::GroupEnd => {
                 let Found { head, item } = none(Kind::GroupEnd, 0);
-                let record_count = self.group.map_or(0, |group| group.record_count);
+                let record_count = self.groups.current.map_or(0, |group| group.record_count);
                 let log_s = processor.clock().log_s();
                 return Found { head: Head { flags: record_count, expiry_s: log_s, ..head }, item };
             }
@@ -501,7 +511,7 @@ impl Log {
             let mut checksum = head.encode(key, location, &mut buffer[at..]);
             at += HEAD_BYTES + key.len();
             let log_offset = slot_start + position;
-            if let Some(group) = &mut self.group {
+            if let Some(group) = &mut self.groups.current {
                 group.record_count += 1;
             }
             if !matches!(due, Due::GroupEnd) {
@@ -531,7 +541,7 @@ impl Log {
                 written = Some(self.end_group(processor));
             }
         }
-        if let Some(group) = &mut self.group {
+        if let Some(group) = &mut self.groups.current {
             group.is_continued = true;
         }
         let length = at.next_multiple_of(block_bytes);
@@ -602,10 +612,10 @@ impl Log {
 
     /// Ends a group. Returns the changes that are written once its last write is.
     fn end_group(&mut self, processor: &mut Processor) -> Written {
-        let group = self.group.take().expect("it has an end");
-        (self.turn, self.wants_changes) = match group.takes {
+        let group = self.groups.current.take().expect("it has an end");
+        (self.groups.turn, self.groups.wants_changes) = match group.takes {
             Takes::Changes => (Takes::Rewrites, false),
-            Takes::Rewrites => (Takes::Changes, self.wants_changes),
+            Takes::Rewrites => (Takes::Changes, self.groups.wants_changes),
         };
         Written { taken: processor.pairs_mut().changes().taken(), rewrites: self.cleaner.rewrites_taken }
     }
@@ -652,6 +662,17 @@ impl Log {
             self.settle_written(processor);
         }
         self.advance_cleaning(processor);
+    }
+}
+
+impl Groups {
+    fn begin(&mut self, takes: Takes) {
+        self.current = Some(Group { takes, record_count: 0, is_continued: false });
+    }
+
+    /// Whether no record of a group is written without the others.
+    pub(super) fn is_between(&self) -> bool {
+        self.current.is_none_or(|group| group.record_count == 0)
     }
 }
 
