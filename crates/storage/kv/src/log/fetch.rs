@@ -181,7 +181,7 @@ impl Log {
                     // the changes written, segments that are short could not be cleaned.
                     let changes = processor.pairs_mut().changes();
                     self.groups.wants_changes |= changes.due_change().is_some();
-                    let is_writing = self.flight.is_some() || self.stream.is_some() || changes.has_due();
+                    let is_writing = self.flight.is_some() || self.head.stream.is_some() || changes.has_due();
                     if is_reading || is_writing || processor.pairs().heap.is_any_held() {
                         return None;
                     }

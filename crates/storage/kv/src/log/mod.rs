@@ -311,6 +311,19 @@ struct Segment {
     rest_at: u64,
 }
 
+/// What is known of the head besides its segment, which is the last one in use.
+#[derive(Debug, Default)]
+struct LogHead {
+    /// Whether this run has begun it, so that records can be appended.
+    is_own: bool,
+    /// Up to here it has whole groups that are durable.
+    durable_end: u64,
+    /// The names of the keys that were written since the last list of names.
+    names: NameList,
+    /// The record that is not written as a whole yet.
+    stream: Option<Stream>,
+}
+
 /// State of the log.
 #[derive(Debug)]
 enum Phase {
@@ -339,19 +352,13 @@ pub struct Log {
     free: VecDeque<(u64, u64)>,
     /// The superblock in the file. Only slots of segments older than it names may be overwritten.
     recorded: LogSuperblock,
-    /// Whether the head was begun by this run, so that records can be appended.
-    has_head: bool,
-    /// Up to here the head has whole groups that are durable.
-    durable_end: u64,
+    head: LogHead,
     /// Whether a superblock with that end is wanted.
     is_mark_wanted: bool,
     /// The latest expiry of a pair, in log time.
     expires_until_s: i64,
     flight: Option<Flight>,
-    stream: Option<Stream>,
     groups: Groups,
-    /// The names of the keys that were written since the last list of names.
-    names: NameList,
     flushes: Flushes,
     /// Damage that hides records: the generation of its segment, and its first byte there.
     holes: Vec<(u64, u64)>,
@@ -380,14 +387,11 @@ impl Log {
             segments: VecDeque::new(),
             free: VecDeque::new(),
             recorded: LogSuperblock::new(settings.identity),
-            has_head: false,
-            durable_end: 0,
+            head: LogHead::default(),
             is_mark_wanted: false,
             expires_until_s: 0,
             flight: None,
-            stream: None,
             groups: Groups::default(),
-            names: NameList::default(),
             flushes: Flushes::default(),
             holes: Vec::new(),
             lost_offsets: BTreeSet::new(),
@@ -464,10 +468,10 @@ impl Log {
         let is_idle = self.flight.is_none() && self.groups.current.is_none() && !self.is_stopping;
         let is_written = self.flushes.written == processor.pairs_mut().changes().count();
         self.is_ready()
-            && self.has_head
+            && self.head.is_own
             && is_idle
             && is_written
-            && (self.flushes.is_unflushed() || self.recorded.known_end < self.durable_end)
+            && (self.flushes.is_unflushed() || self.recorded.known_end < self.head.durable_end)
     }
 
     /// Has the superblock written with the present end of the log, after a flush if writes are not durable. From then
@@ -579,7 +583,7 @@ impl Log {
         }
         // No write runs during a flush.
         if self.groups.is_between() {
-            self.durable_end = self.head_end();
+            self.head.durable_end = self.head_end();
         }
         processor.pairs_mut().changes().settle(self.flushes.written);
         self.flushes.on_durable();

@@ -489,7 +489,7 @@ impl Log {
                 // It has the names of records that could not be read, too.
                 let last_names = last_names.filter(|names| names.to == newest.1);
                 let recent = &recovery.replay.passed.recent;
-                self.names = last_names.unwrap_or_else(|| recent.list(newest.0, newest.1));
+                self.head.names = last_names.unwrap_or_else(|| recent.list(newest.0, newest.1));
                 let (pairs, is_short) = (processor.pairs(), recovery.replay.is_short_of_memory);
                 let needed_count = pairs.needed_regions();
                 if is_short || needed_count > pairs.heap.regions.count() {
@@ -511,7 +511,7 @@ impl Log {
             self.notices.push_back(Notice::ClockBehind { seconds });
         }
         processor.writer.next_cas += CAS_LOST_COUNT;
-        self.durable_end = self.head_end();
+        self.head.durable_end = self.head_end();
         self.phase = Phase::Settling { is_flushed: false };
     }
 }

@@ -121,7 +121,7 @@ impl Log {
         if self.needs_superblock(processor) {
             return true;
         }
-        if let Some(stream) = &self.stream {
+        if let Some(stream) = &self.head.stream {
             return !stream.awaits_segment() || self.can_roll();
         }
         let Some(due) = self.next_due(processor) else { return false };
@@ -136,7 +136,7 @@ impl Log {
         let pending_bytes = processor.pairs_mut().changes().pending_bytes();
         let is_continued = |group: &Group| group.is_continued && group.takes == Takes::Changes;
         let limit = u64::min(GROUP_BYTES as u64, self.settings.segment_bytes / 2);
-        let limit = limit.saturating_sub(self.names.record_bytes() as u64);
+        let limit = limit.saturating_sub(self.head.names.record_bytes() as u64);
         let fits = pending_bytes == 0 || (pending_bytes + RECORD_EXTRA_BYTES + bytes) as u64 <= limit;
         fits && !self.groups.current.as_ref().is_some_and(is_continued) && !self.is_short_of_segments()
     }
@@ -156,13 +156,13 @@ impl Log {
         if self.is_short_of_segments() && self.usable_count() < self.free.len() {
             return true;
         }
-        if self.stream.is_some() {
+        if self.head.stream.is_some() {
             return false;
         }
         if self.is_time_due(processor) {
             return true;
         }
-        if !self.has_head {
+        if !self.head.is_own {
             return false;
         }
         if self.recorded.is_closed {
@@ -171,7 +171,7 @@ impl Log {
         if self.needs_names(processor) {
             return false;
         }
-        let behind_bytes = self.durable_end.saturating_sub(self.recorded.known_end);
+        let behind_bytes = self.head.durable_end.saturating_sub(self.recorded.known_end);
         let is_marked = self.is_mark_wanted && behind_bytes > 0 && !self.flushes.is_unflushed();
         is_marked || behind_bytes >= self.mark_bytes() || self.is_over(processor)
     }
@@ -179,11 +179,11 @@ impl Log {
     /// Whether to write the names of the last write before the superblock that ends the log for now: they do not fit
     /// in it.
     fn needs_names(&self, processor: &mut Processor) -> bool {
-        if self.names.fits_behind(self.settings.block_bytes as usize) || !self.has_head {
+        if self.head.names.fits_behind(self.settings.block_bytes as usize) || !self.head.is_own {
             return false;
         }
-        let is_between = self.groups.is_between() && self.stream.is_none();
-        let end = self.head_end() + (self.names.record_bytes() + RECORD_EXTRA_BYTES) as u64;
+        let is_between = self.groups.is_between() && self.head.stream.is_none();
+        let end = self.head_end() + (self.head.names.record_bytes() + RECORD_EXTRA_BYTES) as u64;
         let is_wanted = self.is_mark_wanted && !self.flushes.is_unflushed() || self.is_stopping;
         is_wanted && is_between && end <= self.settings.segment_bytes && self.has_settled(processor)
     }
@@ -357,10 +357,10 @@ impl Log {
 
     /// Whether a write that begins with a record, behind the names of those before it, fits in the head.
     fn fits_next(&self, found: &Found) -> bool {
-        let start = self.head_end() + self.names.record_bytes() as u64;
+        let start = self.head_end() + self.head.names.record_bytes() as u64;
         let left_bytes = self.settings.segment_bytes.saturating_sub(start);
         let fits = found.head.record_bytes() as u64 <= left_bytes;
-        self.has_head && (fits || self.is_begun_in(left_bytes, &found.head))
+        self.head.is_own && (fits || self.is_begun_in(left_bytes, &found.head))
     }
 
     /// Whether the next segment can begin: one is free, and everything before it is durable.
@@ -392,8 +392,8 @@ impl Log {
         let last = self.segments.back().map_or(0, |last| last.generation);
         debug_assert!(generation > last, "generations go back from {last} to {generation}");
         self.segments.push_back(Segment { run, generation, slot, end: 0, rest_at: 0 });
-        self.has_head = true;
-        self.durable_end = 0;
+        self.head.is_own = true;
+        self.head.durable_end = 0;
     }
 
     /// Writes the superblock that is not the last one written, with the present extent of the log.
@@ -406,8 +406,8 @@ impl Log {
             oldest: self.segments.front().map_or(last.oldest, |first| first.generation),
             newest,
             run,
-            known_end: self.durable_end,
-            is_closed: !self.has_head || is_over,
+            known_end: self.head.durable_end,
+            is_closed: !self.head.is_own || is_over,
             next_cas: processor.writer.next_cas,
             time: Some(processor.clock().log_time(is_over)),
         };
@@ -419,9 +419,9 @@ impl Log {
         buffer.fill(0);
         superblock.encode(buffer);
         // A power cut may take back bytes that are not durable: that is no damage.
-        if self.names.generation == newest && self.head_end() == self.durable_end {
-            self.names.to = self.head_end();
-            self.names.encode_behind(&superblock, buffer);
+        if self.head.names.generation == newest && self.head_end() == self.head.durable_end {
+            self.head.names.to = self.head_end();
+            self.head.names.encode_behind(&superblock, buffer);
         }
         self.flight = Some(Flight::Superblock(superblock));
         let offset = self.settings.superblock_start + superblock.copy() * self.settings.block_bytes;
@@ -442,7 +442,7 @@ impl Log {
             return Some(self.write_superblock(processor, &mut buffer[..block_bytes]));
         }
         let mut at = 0;
-        let must_roll = match &self.stream {
+        let must_roll = match &self.head.stream {
             Some(stream) => stream.awaits_segment(),
             None => {
                 let due = self.next_due(processor)?;
@@ -457,7 +457,7 @@ impl Log {
         let slot_start = self.slot_start(slot);
         let buffer = self.within_segment(start, buffer);
         let first_position = start + at as u64;
-        let streamed = self.stream.as_ref().map(|stream| stream.log_offset);
+        let streamed = self.head.stream.as_ref().map(|stream| stream.log_offset);
         let (mut written, mut has_names) = (None, false);
         if must_roll && streamed.is_some() {
             let location = Location { run: self.settings.run, generation, position: first_position };
@@ -467,12 +467,12 @@ impl Log {
             has_names = true;
         }
         while written.is_none() {
-            if let Some(stream) = &mut self.stream {
+            if let Some(stream) = &mut self.head.stream {
                 at += stream.write_part(processor, &mut buffer[at..]);
                 if !stream.is_complete() {
                     break;
                 }
-                let stream = self.stream.take().expect("just seen");
+                let stream = self.head.stream.take().expect("just seen");
                 processor.pairs_mut().heap.unpin(stream.pin);
             }
             let Some(mut due) = self.next_due(processor) else { break };
@@ -515,7 +515,7 @@ impl Log {
                 group.record_count += 1;
             }
             if !matches!(due, Due::GroupEnd) {
-                self.names.names.push(name_of(key));
+                self.head.names.names.push(name_of(key));
             }
             if let Some(item) = item {
                 self.expires_until_s = self.expires_until_s.max(head.expiry_s);
@@ -525,7 +525,7 @@ impl Log {
                     let pin = heap.pin(Place::of_item(item)).expect("it is an item");
                     let (part_end, key) = (head.value_bytes_in(part_bytes), key.into());
                     let (done, tail_done) = (0, 0);
-                    self.stream =
+                    self.head.stream =
                         Some(Stream { pin, head, key, part_end, done, tail_done, checksum, log_offset });
                     continue;
                 }
@@ -562,32 +562,35 @@ impl Log {
     fn defers_names(&self, generation: u64, at: usize, next: &Found) -> bool {
         let bytes = at + next.head.record_bytes() + RECORD_EXTRA_BYTES;
         let blocks = |bytes: usize| bytes.div_ceil(self.settings.block_bytes as usize);
-        let is_longer = blocks(bytes) < blocks(bytes + self.names.record_bytes());
-        is_longer && self.names.generation == generation && self.names.names.len() < DEFERRED_NAMES_MAX
+        let is_longer = blocks(bytes) < blocks(bytes + self.head.names.record_bytes());
+        is_longer
+            && self.head.names.generation == generation
+            && self.head.names.names.len() < DEFERRED_NAMES_MAX
     }
 
     /// Writes the names of the records before this location, if there is place for them, and begins the next list.
     /// Returns the bytes written. Without a list it is unknown what damage there may hide.
     fn write_names(&mut self, location: Location, first_position: u64, into: &mut [u8]) -> usize {
         let Location { generation, position, .. } = location;
-        let record_bytes = self.names.record_bytes();
-        let head = Head { is_first: position == first_position, ..Head::names(self.names.value_bytes()) };
+        let record_bytes = self.head.names.record_bytes();
+        let head =
+            Head { is_first: position == first_position, ..Head::names(self.head.names.value_bytes()) };
         let is_written = record_bytes > 0 && self.has_place(position, &head, into.len());
         if is_written {
-            let is_before = |segment: &&Segment| segment.generation == self.names.generation;
+            let is_before = |segment: &&Segment| segment.generation == self.head.names.generation;
             let before = self.segments.iter().rev().find(is_before);
-            self.names.to = if self.names.generation == generation {
+            self.head.names.to = if self.head.names.generation == generation {
                 position
             } else {
-                before.map_or(self.names.from, |segment| segment.end)
+                before.map_or(self.head.names.from, |segment| segment.end)
             };
             let mut checksum = head.encode(&[], location, into);
             let value = &mut into[HEAD_BYTES..record_bytes - TAIL_BYTES];
-            self.names.encode(value);
+            self.head.names.encode(value);
             checksum.update(value);
             into[record_bytes - TAIL_BYTES..record_bytes].copy_from_slice(&checksum.finish().to_le_bytes());
         }
-        self.names.restart(generation, position);
+        self.head.names.restart(generation, position);
         if is_written { record_bytes } else { 0 }
     }
 
@@ -600,7 +603,7 @@ impl Log {
 
     /// Writes the head of the rest of a value that was begun in the segment before. Returns the bytes written.
     fn write_rest(&mut self, location: Location, first_position: u64, into: &mut [u8]) -> usize {
-        let stream = self.stream.as_mut().expect("it was begun");
+        let stream = self.head.stream.as_mut().expect("it was begun");
         let value_bytes = stream.head.value_bytes - stream.done;
         let is_first = location.position == first_position;
         let head = Head { kind: Kind::Rest, value_bytes, is_first, ..stream.head };
@@ -644,11 +647,11 @@ impl Log {
                 self.flushes.on_written(self.settings.sync != Sync::None);
                 let journal = processor.pairs_mut().journal.as_mut().expect("there is a log");
                 journal.in_flight = 0..0;
-                journal.streamed = self.stream.as_ref().map(|stream| stream.log_offset);
+                journal.streamed = self.head.stream.as_ref().map(|stream| stream.log_offset);
                 if written.is_some() && !self.flushes.is_unflushed() {
-                    let before = self.durable_end;
+                    let before = self.head.durable_end;
                     debug_assert!(end >= before, "the durable end goes back from {before} to {end}");
-                    self.durable_end = end;
+                    self.head.durable_end = end;
                 }
                 if let Some(Written { taken, rewrites }) = written {
                     let before = self.flushes.written;
