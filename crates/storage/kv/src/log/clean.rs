@@ -182,7 +182,7 @@ impl Log {
             self.notice(Notice::Passed { kind: DamageKind::Value, generation, offset });
         }
         // Records hidden by damage that was there at the start have been known since then.
-        let known = |hole: &Range<u64>| self.holes.contains(&(oldest.generation, hole.start));
+        let known = |hole: &Range<u64>| self.findings.holes.contains(&(oldest.generation, hole.start));
         if let Some(hole) = hole.filter(|hole| !known(hole)) {
             let (generation, offset) = (oldest.generation, start + hole.start);
             return self.fail(Failure::Damaged { generation, offset });

@@ -307,7 +307,7 @@ impl Log {
                     let offset = pairs.stub(fetch.hash, &fetch.key).map(|stub| stub.log_offset);
                     pairs.lose(fetch.hash, &fetch.key);
                     pairs.changes().request_rewrite(fetch.hash, &fetch.key, fetch.key.len());
-                    if offset.is_none_or(|offset| !self.lost_offsets.remove(&offset)) {
+                    if offset.is_none_or(|offset| !self.findings.lost_offsets.remove(&offset)) {
                         self.counters.lost_key_count += 1;
                         self.notice(Notice::LostKey { key: fetch.key.clone() });
                     }

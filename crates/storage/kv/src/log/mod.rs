@@ -40,7 +40,7 @@ mod segment_bytes;
 mod tests;
 mod write;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use crate::clock::UNMARKED_S;
 use crate::headroom::Headroom;
@@ -55,6 +55,7 @@ use fetch::Fetches;
 use flush::Flushes;
 use names::NameList;
 pub use passed_over::DamageKind;
+use passed_over::Findings;
 pub use rebuild::{WriteAt, rebuild};
 use recover::Recovery;
 pub use segment_bytes::ReadAt;
@@ -360,15 +361,11 @@ pub struct Log {
     flight: Option<Flight>,
     groups: Groups,
     flushes: Flushes,
-    /// Damage that hides records: the generation of its segment, and its first byte there.
-    holes: Vec<(u64, u64)>,
-    /// Offsets of damaged records of keys that were reported as lost.
-    lost_offsets: BTreeSet<u64>,
+    findings: Findings,
     cleaner: Cleaner,
     fetches: Fetches,
     /// Whether it only makes changes durable.
     is_stopping: bool,
-    notices: VecDeque<Notice>,
     counters: LogCounters,
 }
 
@@ -393,12 +390,10 @@ impl Log {
             flight: None,
             groups: Groups::default(),
             flushes: Flushes::default(),
-            holes: Vec::new(),
-            lost_offsets: BTreeSet::new(),
+            findings: Findings::default(),
             cleaner: Cleaner::default(),
             fetches: Fetches::default(),
             is_stopping: false,
-            notices: VecDeque::new(),
             counters: LogCounters::default(),
         }
     }
@@ -637,14 +632,14 @@ impl Log {
 
     /// The next finding that recovery has passed over.
     pub fn next_notice(&mut self) -> Option<Notice> {
-        self.notices.pop_front()
+        self.findings.notices.pop_front()
     }
 
     /// Queues a notice of something that is passed over. With [`NOTICE_COUNT_MAX`] waiting, damage is only counted.
     fn notice(&mut self, notice: Notice) {
         self.counters.damage_count += u64::from(matches!(notice, Notice::Passed { .. }));
-        if self.notices.len() < NOTICE_COUNT_MAX {
-            self.notices.push_back(notice);
+        if self.findings.notices.len() < NOTICE_COUNT_MAX {
+            self.findings.notices.push_back(notice);
         }
     }
 

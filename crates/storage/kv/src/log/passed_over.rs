@@ -8,7 +8,7 @@
 //! a hole without its names   ──▶ may hide a record of any key: the namespace is closed
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use super::names::{Hole, NameList, Recent, name_of_all};
@@ -39,6 +39,17 @@ pub enum DamageKind {
     Names,
     /// Records that cannot be read.
     Records,
+}
+
+/// What is known of the damage in the log.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// Damage that hides records: the generation of its segment, and its first byte there.
+    pub(super) holes: Vec<(u64, u64)>,
+    /// Offsets of damaged records of keys that were reported as lost.
+    pub(super) lost_offsets: BTreeSet<u64>,
+    /// What is to be told.
+    pub(super) notices: VecDeque<Notice>,
 }
 
 /// Damage passed over so far.
@@ -154,12 +165,12 @@ impl Log {
             let stub = processor.pairs().stub(processor.hash(&key), &key);
             if stub.is_some_and(|stub| stub.log_offset == log_offset) {
                 self.counters.lost_key_count += 1;
-                self.lost_offsets.insert(log_offset);
+                self.findings.lost_offsets.insert(log_offset);
                 self.notice(Notice::LostKey { key });
             }
         }
         self.counters.lost_unknown_count = hidden.len() as u64;
-        self.holes = holes.iter().map(|hole| (hole.generation, hole.from)).collect();
+        self.findings.holes = holes.iter().map(|hole| (hole.generation, hole.from)).collect();
         processor.pairs_mut().journal.as_mut().expect("there is a log").hidden = hidden;
     }
 }

@@ -271,7 +271,7 @@ impl Log {
         for (copy, at) in bytes.chunks(block_bytes as usize).zip((offset..).step_by(block_bytes as usize)) {
             let found = LogSuperblock::decode(copy, self.settings.identity);
             if found.is_none() {
-                self.notices.push_back(Notice::Superblock { offset: at });
+                self.findings.notices.push_back(Notice::Superblock { offset: at });
             }
             let is_newer = |found: &LogSuperblock| {
                 recovery.superblock.is_none_or(|before| before.sequence < found.sequence)
@@ -508,7 +508,7 @@ impl Log {
     /// Ends reading: passes over the CAS numbers of lost values.
     fn settle(&mut self, processor: &mut Processor) {
         if let Some(seconds) = processor.end_recovery(self.expires_until_s) {
-            self.notices.push_back(Notice::ClockBehind { seconds });
+            self.findings.notices.push_back(Notice::ClockBehind { seconds });
         }
         processor.writer.next_cas += CAS_LOST_COUNT;
         self.head.durable_end = self.head_end();
