@@ -312,6 +312,17 @@ struct Segment {
     rest_at: u64,
 }
 
+/// The superblock, and what it is to show next.
+#[derive(Debug)]
+struct Superblock {
+    /// That in the file. Only slots of segments older than it names may be overwritten.
+    recorded: LogSuperblock,
+    /// Whether one with the durable end of the head is wanted.
+    is_mark_wanted: bool,
+    /// The latest expiry of a pair, in log time.
+    expires_until_s: i64,
+}
+
 /// What is known of the head besides its segment, which is the last one in use.
 #[derive(Debug, Default)]
 struct LogHead {
@@ -351,13 +362,8 @@ pub struct Log {
     segments: VecDeque<Segment>,
     /// Free slots, each with the generation of the segment it held, in the order of generations.
     free: VecDeque<(u64, u64)>,
-    /// The superblock in the file. Only slots of segments older than it names may be overwritten.
-    recorded: LogSuperblock,
+    superblock: Superblock,
     head: LogHead,
-    /// Whether a superblock with that end is wanted.
-    is_mark_wanted: bool,
-    /// The latest expiry of a pair, in log time.
-    expires_until_s: i64,
     flight: Option<Flight>,
     groups: Groups,
     flushes: Flushes,
@@ -383,10 +389,12 @@ impl Log {
             recovered_bytes: (0, 0),
             segments: VecDeque::new(),
             free: VecDeque::new(),
-            recorded: LogSuperblock::new(settings.identity),
+            superblock: Superblock {
+                recorded: LogSuperblock::new(settings.identity),
+                is_mark_wanted: false,
+                expires_until_s: 0,
+            },
             head: LogHead::default(),
-            is_mark_wanted: false,
-            expires_until_s: 0,
             flight: None,
             groups: Groups::default(),
             flushes: Flushes::default(),
@@ -447,7 +455,7 @@ impl Log {
     /// Whether no change is left that may become durable, and if it was stopped, whether the file says so.
     #[must_use]
     pub fn is_settled(&self, processor: &mut Processor) -> bool {
-        let is_closed = !self.is_stopping || self.recorded.is_closed;
+        let is_closed = !self.is_stopping || self.superblock.recorded.is_closed;
         !self.is_ready() || is_closed && self.has_settled(processor)
     }
 
@@ -466,13 +474,13 @@ impl Log {
             && self.head.is_own
             && is_idle
             && is_written
-            && (self.flushes.is_unflushed() || self.recorded.known_end < self.head.durable_end)
+            && (self.flushes.is_unflushed() || self.superblock.recorded.known_end < self.head.durable_end)
     }
 
     /// Has the superblock written with the present end of the log, after a flush if writes are not durable. From then
     /// on any damage before that end is detected.
     pub fn mark(&mut self) {
-        self.is_mark_wanted = true;
+        self.superblock.is_mark_wanted = true;
         if self.flushes.is_unflushed() {
             self.flushes.want_now();
         }
@@ -482,8 +490,8 @@ impl Log {
     /// again then.
     #[must_use]
     pub fn awaits_expiry(&self) -> bool {
-        let marked_s = self.recorded.time.map_or(i64::MIN, |mark| mark.log_s);
-        self.is_ready() && !self.is_stopping && marked_s < self.expires_until_s
+        let marked_s = self.superblock.recorded.time.map_or(i64::MIN, |mark| mark.log_s);
+        self.is_ready() && !self.is_stopping && marked_s < self.superblock.expires_until_s
     }
 
     /// Whether the superblock is to show the present time, so that a later start knows which pairs have expired: some
@@ -492,7 +500,7 @@ impl Log {
         let (clock, marked_s) = (processor.clock(), i64::from(MARKED_S));
         let next_but_one_s = clock.now_s().saturating_add(2 * MARKED_S);
         self.awaits_expiry()
-            && self.recorded.time.is_none_or(|mark| {
+            && self.superblock.recorded.time.is_none_or(|mark| {
                 let may_expire = processor.pairs().heap.unexpired_until_s < next_but_one_s;
                 may_expire && clock.log_s() - mark.log_s >= marked_s || clock.is_set_since(&mark)
             })
@@ -664,6 +672,6 @@ impl Log {
 
     /// Free slots that may already be overwritten.
     fn usable_count(&self) -> usize {
-        self.free.partition_point(|(generation, _)| *generation < self.recorded.oldest)
+        self.free.partition_point(|(generation, _)| *generation < self.superblock.recorded.oldest)
     }
 }

@@ -283,7 +283,7 @@ impl Log {
         }
         match recovery.superblock {
             Some(superblock) => {
-                self.recorded = superblock;
+                self.superblock.recorded = superblock;
                 if let Some(time) = &superblock.time {
                     processor.pairs_mut().clock.resume(time);
                 }
@@ -298,7 +298,7 @@ impl Log {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         let end = recovery.scanner.as_ref().expect("it was read").end();
         let Segment { run, generation, slot, end: limit, .. } = recovery.segments[recovery.at];
-        let known_end = match self.recorded {
+        let known_end = match self.superblock.recorded {
             _ if recovery.at + 1 < recovery.segments.len() => limit,
             superblock if superblock.newest < generation => 0,
             superblock => superblock.known_end,
@@ -405,7 +405,7 @@ impl Log {
         let mut known: Vec<(SegmentHeader, u64)> =
             headers.filter_map(|(header, slot)| Some(((*header)?, slot))).collect();
         known.sort_unstable_by_key(|(header, _)| header.generation);
-        let superblock = self.recorded;
+        let superblock = self.superblock.recorded;
         let last = known.last().map(|(header, _)| *header);
         let newest = last.map_or(0, |header| header.generation);
         let oldest = last.map_or(1, |header| header.oldest).max(superblock.oldest);
@@ -453,7 +453,7 @@ impl Log {
             Some(segment) => {
                 let block_bytes = self.settings.block_bytes;
                 let Segment { run, generation, end, .. } = *segment;
-                let whole_to = match self.recorded {
+                let whole_to = match self.superblock.recorded {
                     _ if recovery.at + 1 < recovery.segments.len() => end,
                     superblock if superblock.newest < generation => 0,
                     superblock => superblock.known_end,
@@ -496,7 +496,7 @@ impl Log {
                     let needed_bytes = memory_bytes_for(needed_count, self.settings.value_bytes_max()) as u64;
                     return self.fail(Failure::NoMemory { needed_bytes });
                 }
-                self.expires_until_s = recovery.replay.expires_until_s;
+                self.superblock.expires_until_s = recovery.replay.expires_until_s;
                 self.segments = std::mem::take(&mut recovery.segments).into();
                 let passed = std::mem::take(&mut recovery.replay.passed);
                 self.settle(processor);
@@ -507,7 +507,7 @@ impl Log {
 
     /// Ends reading: passes over the CAS numbers of lost values.
     fn settle(&mut self, processor: &mut Processor) {
-        if let Some(seconds) = processor.end_recovery(self.expires_until_s) {
+        if let Some(seconds) = processor.end_recovery(self.superblock.expires_until_s) {
             self.findings.notices.push_back(Notice::ClockBehind { seconds });
         }
         processor.writer.next_cas += CAS_LOST_COUNT;

@@ -149,7 +149,7 @@ impl Log {
     /// Whether to write a superblock before anything else.
     fn needs_superblock(&self, processor: &mut Processor) -> bool {
         let newest = self.segments.back().map_or(0, |head| head.generation);
-        if newest > self.recorded.newest {
+        if newest > self.superblock.recorded.newest {
             return true;
         }
         // Segments freed since it was written may not be overwritten before.
@@ -165,14 +165,14 @@ impl Log {
         if !self.head.is_own {
             return false;
         }
-        if self.recorded.is_closed {
+        if self.superblock.recorded.is_closed {
             return processor.pairs_mut().changes().has_due();
         }
         if self.needs_names(processor) {
             return false;
         }
-        let behind_bytes = self.head.durable_end.saturating_sub(self.recorded.known_end);
-        let is_marked = self.is_mark_wanted && behind_bytes > 0 && !self.flushes.is_unflushed();
+        let behind_bytes = self.head.durable_end.saturating_sub(self.superblock.recorded.known_end);
+        let is_marked = self.superblock.is_mark_wanted && behind_bytes > 0 && !self.flushes.is_unflushed();
         is_marked || behind_bytes >= self.mark_bytes() || self.is_over(processor)
     }
 
@@ -184,7 +184,7 @@ impl Log {
         }
         let is_between = self.groups.is_between() && self.head.stream.is_none();
         let end = self.head_end() + (self.head.names.record_bytes() + RECORD_EXTRA_BYTES) as u64;
-        let is_wanted = self.is_mark_wanted && !self.flushes.is_unflushed() || self.is_stopping;
+        let is_wanted = self.superblock.is_mark_wanted && !self.flushes.is_unflushed() || self.is_stopping;
         is_wanted && is_between && end <= self.settings.segment_bytes && self.has_settled(processor)
     }
 
@@ -228,7 +228,7 @@ impl Log {
 
     /// Everything written is durable: changes are, once a superblock names the segment.
     fn settle_written(&mut self, processor: &mut Processor) {
-        if self.segments.back().is_none_or(|head| head.generation == self.recorded.newest) {
+        if self.segments.back().is_none_or(|head| head.generation == self.superblock.recorded.newest) {
             processor.pairs_mut().changes().settle(self.flushes.written);
             self.cleaner.on_settled();
         }
@@ -375,7 +375,7 @@ impl Log {
     /// Begins the next segment. Writes its header to `into`.
     fn roll(&mut self, next_cas: u64, into: &mut [u8]) {
         let (_, slot) = self.free.pop_front().expect("looked at before");
-        let generation = self.recorded.newest + 1;
+        let generation = self.superblock.recorded.newest + 1;
         let run = self.settings.run;
         let header = SegmentHeader {
             log: self.settings.identity,
@@ -398,7 +398,7 @@ impl Log {
 
     /// Writes the superblock that is not the last one written, with the present extent of the log.
     fn write_superblock(&mut self, processor: &mut Processor, buffer: &mut [u8]) -> Write {
-        let (last, is_over) = (self.recorded, self.is_over(processor));
+        let (last, is_over) = (self.superblock.recorded, self.is_over(processor));
         let (newest, run) = self.segments.back().map_or((0, 0), |head| (head.generation, head.run));
         let superblock = LogSuperblock {
             log: self.settings.identity,
@@ -518,7 +518,7 @@ impl Log {
                 self.head.names.names.push(name_of(key));
             }
             if let Some(item) = item {
-                self.expires_until_s = self.expires_until_s.max(head.expiry_s);
+                self.superblock.expires_until_s = self.superblock.expires_until_s.max(head.expiry_s);
                 processor.pairs_mut().set_log_offset(item, log_offset);
                 if self.is_large(head.record_bytes()) || head.kind == Kind::Begun {
                     let heap = &mut processor.pairs_mut().heap;
@@ -632,8 +632,8 @@ impl Log {
         self.fetches.await_memory = false;
         match flight {
             Flight::Superblock(superblock) => {
-                self.recorded = superblock;
-                self.is_mark_wanted = false;
+                self.superblock.recorded = superblock;
+                self.superblock.is_mark_wanted = false;
                 if matches!(self.phase, Phase::Settling { .. }) {
                     self.phase = Phase::Ready;
                 }

@@ -163,7 +163,7 @@ fn writes_that_a_power_cut_takes_back_are_no_damage_although_a_mark_was_written_
         bench.set_until(format!("key {seconds}").as_bytes(), 5000);
         bench.set_clock(Moment { unix_s: UNIX_S + 3600 * seconds, ..after(100 * seconds) });
         bench.settle();
-        assert!(bench.log.flushes.is_unflushed() && bench.log.recorded.time.is_some());
+        assert!(bench.log.flushes.is_unflushed() && bench.log.superblock.recorded.time.is_some());
         let mut again = Bench::start(bench.disk.durable(), Sync::None, after(1000));
         assert_eq!(again.log.next_notice(), None);
         assert_eq!(again.log.counters().lost_unknown_count, 0);

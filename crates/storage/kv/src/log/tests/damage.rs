@@ -572,7 +572,7 @@ fn the_names_of_the_last_write_are_known_however_many_they_are() {
         assert!((1..20).contains(&lost), "{sync:?}: {lost} keys");
         bench.log.stop();
         bench.settle();
-        assert!(bench.log.recorded.is_closed);
+        assert!(bench.log.superblock.recorded.is_closed);
     }
 }
 
