@@ -26,9 +26,7 @@ const FETCH_COUNT_MAX: usize = 8;
 /// Progress of cleaning the oldest segment.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
-    scanner: Option<Scanner>,
-    pub(super) is_reading: bool,
-    pub(super) is_settling: bool,
+    pub(super) state: State,
     /// Keys of pairs with a record in the segment and a newer state that was not durable when it was scanned.
     replaced: BTreeSet<Box<[u8]>>,
     /// Those that were rewritten, and a generation before which no segment has that record: it replaces all older ones.
@@ -46,7 +44,31 @@ pub(super) struct Cleaner {
     idle: (u64, u64),
 }
 
+/// What is done with the oldest segment.
+#[derive(Debug, Default)]
+pub(super) enum State {
+    /// It is not cleaned.
+    #[default]
+    Idle,
+    /// Its records are read.
+    Scanning { scanner: Box<Scanner>, is_reading: bool },
+    /// It is freed once all that is rewritten is durable.
+    Settling,
+}
+
 impl Cleaner {
+    /// Whether the segment was read, and is not freed yet.
+    pub(super) fn is_settling(&self) -> bool {
+        matches!(self.state, State::Settling)
+    }
+
+    /// A read could not be started.
+    pub(super) fn put_back(&mut self) {
+        if let State::Scanning { is_reading, .. } = &mut self.state {
+            *is_reading = false;
+        }
+    }
+
     /// Records that everything written so far is durable.
     pub(super) fn on_settled(&mut self) {
         self.rewrites_settled = self.rewrites_written;
@@ -54,7 +76,8 @@ impl Cleaner {
 
     /// Whether more keys to be rewritten are collected before any of them are written.
     pub(super) fn is_collecting(&self, rewrite_count: usize) -> bool {
-        self.scanner.is_some() && rewrite_count <= REWRITE_COUNT_MAX || self.fetch_count > 0
+        let is_scanning = matches!(self.state, State::Scanning { .. });
+        is_scanning && rewrite_count <= REWRITE_COUNT_MAX || self.fetch_count > 0
     }
 
     /// Notes a segment that was cleaned, or the number of changes. Returns whether cleaning segments now may free
@@ -74,7 +97,7 @@ impl Log {
         if self.is_clear_awaited(processor) {
             return;
         }
-        if self.cleaner.is_settling {
+        if self.cleaner.is_settling() {
             let settled = processor.pairs_mut().changes().settled();
             let rewrite_count = processor.pairs_mut().changes().rewrite_count();
             let Some(cleaner) =
@@ -90,20 +113,22 @@ impl Log {
                 }
                 return;
             }
-            cleaner.is_settling = false;
+            cleaner.state = State::Idle;
             let segment = self.segments.pop_front().expect("the one that was read");
             self.free.push_back((segment.generation, segment.slot));
             self.counters.cleaned_count += 1;
             self.cleaner.idle.0 += 1;
         }
-        if self.cleaner.scanner.is_none() && self.is_cleaning_due(processor) {
+        if matches!(self.cleaner.state, State::Idle) && self.is_cleaning_due(processor) {
             let oldest = self.segments.front().expect("more than one");
             self.cleaner.rescued.retain(|_, generation| *generation > oldest.generation);
             let Segment { run, generation, end, .. } = *oldest;
             let location = Location { run, generation, position: self.settings.block_bytes };
             let scanner = Scanner::new(location, &self.settings, end).whole_to(end);
-            self.cleaner.is_settling = scanner.next_position().is_none();
-            self.cleaner.scanner = Some(scanner).filter(|_| !self.cleaner.is_settling);
+            self.cleaner.state = match scanner.next_position() {
+                Some(_) => State::Scanning { scanner: Box::new(scanner), is_reading: false },
+                None => State::Settling,
+            };
         }
     }
 
@@ -143,19 +168,22 @@ impl Log {
         let cleaner = &mut self.cleaner;
         let rewrite_count = processor.pairs_mut().changes().rewrite_count();
         let is_behind = cleaner.fetch_count >= FETCH_COUNT_MAX || rewrite_count > REWRITE_COUNT_MAX;
-        if cleaner.is_reading || is_behind {
+        let State::Scanning { scanner, is_reading } = &mut cleaner.state else { return None };
+        if *is_reading || is_behind {
             return None;
         }
-        let position = cleaner.scanner.as_ref()?.next_position()?;
-        cleaner.is_reading = true;
+        let position = scanner.next_position()?;
+        *is_reading = true;
         let start = self.slot_start(self.segments.front().expect("the one that is read").slot);
         let length = (self.settings.segment_bytes - position).min(PIECE_BYTES as u64) as usize;
         Some(Work::Read { job: Job::Clean, offset: start + position, length })
     }
 
     pub(super) fn on_clean(&mut self, processor: &mut Processor, bytes: Option<&[u8]>) {
-        self.cleaner.is_reading = false;
-        let Some(mut scanner) = self.cleaner.scanner.take() else { return };
+        let mut scanner = match std::mem::take(&mut self.cleaner.state) {
+            State::Scanning { scanner, .. } => scanner,
+            other => return self.cleaner.state = other,
+        };
         let Some(bytes) = bytes else { return self.fail(Failure::Unreadable) };
         let oldest = *self.segments.front().expect("the one that is read");
         let start = self.slot_start(oldest.slot);
@@ -188,9 +216,9 @@ impl Log {
             return self.fail(Failure::Damaged { generation, offset });
         }
         if !is_over {
-            self.cleaner.scanner = Some(scanner);
+            self.cleaner.state = State::Scanning { scanner, is_reading: false };
         } else if scanner.end() == oldest.end {
-            self.cleaner.is_settling = true;
+            self.cleaner.state = State::Settling;
         } else {
             let (generation, offset) = (oldest.generation, start + scanner.end());
             return self.fail(Failure::Damaged { generation, offset });
@@ -198,7 +226,7 @@ impl Log {
         for (hash, key) in stubs {
             self.fetch_for_rewrite(processor, hash, &key);
         }
-        if self.cleaner.is_settling {
+        if self.cleaner.is_settling() {
             for key in std::mem::take(&mut self.cleaner.replaced) {
                 self.rewrite_replaced(processor, &key);
             }
@@ -315,7 +343,8 @@ mod tests {
         let mut log = Log::new(settings, &mut processor);
         log.segments = [Segment { run: 1, generation: 5, slot: SLOT, end: segment_bytes, rest_at: 0 }].into();
         let location = Location { run: 1, generation: 5, position: BLOCK_BYTES };
-        log.cleaner.scanner = Some(Scanner::new(location, &settings, segment_bytes));
+        let scanner = Box::new(Scanner::new(location, &settings, segment_bytes));
+        log.cleaner.state = State::Scanning { scanner, is_reading: false };
         (processor, log)
     }
 
@@ -334,7 +363,7 @@ mod tests {
             assert_eq!(log.next_clean(&mut processor), read(segment_bytes, length));
         }
         let (mut processor, mut log) = cleaning(8192);
-        log.cleaner.scanner = None;
+        log.cleaner.state = State::Idle;
         assert_eq!(log.next_clean(&mut processor), None, "nothing is cleaned");
     }
 
@@ -345,15 +374,15 @@ mod tests {
         assert_eq!(log.next_clean(&mut processor), None);
         log.cleaner.fetch_count = FETCH_COUNT_MAX - 1;
         assert_eq!(log.next_clean(&mut processor), read(8192, 7680));
-        log.cleaner.is_reading = false;
+        log.cleaner.put_back();
         let hash = processor.hash(b"key");
         for _ in 0..REWRITE_COUNT_MAX {
             processor.pairs_mut().changes().request_rewrite(hash, b"key", 3);
         }
         assert_eq!(log.next_clean(&mut processor), read(8192, 7680), "so many may wait");
-        log.cleaner.is_reading = false;
+        log.cleaner.put_back();
         processor.pairs_mut().changes().request_rewrite(hash, b"key", 3);
         assert_eq!(log.next_clean(&mut processor), None);
-        assert!(!log.cleaner.is_reading);
+        assert!(matches!(log.cleaner.state, State::Scanning { is_reading: false, .. }));
     }
 }

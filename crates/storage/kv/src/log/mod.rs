@@ -525,7 +525,9 @@ impl Log {
                     let work = self.next_when_ready(processor);
                     // A key that needed no work may have been the last that the segment waited for.
                     let now = self.counters.cleaned_count;
-                    if work.is_some() || !self.cleaner.is_settling || cleaned_count.replace(now) == Some(now)
+                    if work.is_some()
+                        || !self.cleaner.is_settling()
+                        || cleaned_count.replace(now) == Some(now)
                     {
                         return work;
                     }
@@ -551,7 +553,7 @@ impl Log {
                     recovery.put_back(work);
                 }
             }
-            Work::Read { job: Job::Clean, .. } => self.cleaner.is_reading = false,
+            Work::Read { job: Job::Clean, .. } => self.cleaner.put_back(),
             Work::Read { job: Job::Fetch(number), .. } => self.fetches.queue.push_front(number),
             Work::Write => {}
             Work::Flush => self.flushes.put_back(),
