@@ -101,7 +101,7 @@ impl Environment {
             emulated: parse_is_emulated(&cpuinfo),
             governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             mitigations: read_mitigations(),
-            memory_bytes: read("/proc/meminfo").as_deref().and_then(parse_memory_bytes),
+            memory_bytes: linux::machine_memory_bytes(),
             congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control"),
             interface: target.and_then(interface_towards),
             jitter: Some(measure_jitter(jitter)),
@@ -164,13 +164,6 @@ pub fn parse_is_virtual(cpuinfo: &str) -> bool {
 /// Whether `/proc/cpuinfo` shows the processor that QEMU emulates.
 pub fn parse_is_emulated(cpuinfo: &str) -> bool {
     parse_cpu_model(cpuinfo).is_some_and(|model| model.starts_with("QEMU TCG"))
-}
-
-/// The machine's memory from `/proc/meminfo`.
-pub fn parse_memory_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 fn read_mitigations() -> Option<String> {
@@ -397,15 +390,6 @@ mod tests {
         assert_eq!(parse_cpu_model(arm).as_deref(), Some("Some Board"));
         assert!(!parse_is_virtual(arm));
         assert_eq!(parse_cpu_model(""), None);
-    }
-
-    #[test]
-    fn memory_is_in_bytes() {
-        assert_eq!(
-            parse_memory_bytes("MemTotal:       24615104 kB\nMemFree: 1 kB\n"),
-            Some(24_615_104 * 1024)
-        );
-        assert_eq!(parse_memory_bytes("MemFree: 1 kB\n"), None);
     }
 
     #[test]

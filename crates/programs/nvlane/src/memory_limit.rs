@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use load::environment::parse_memory_bytes;
+use linux::machine_memory_bytes;
 use subsystem::config::TargetConfig;
 
 use crate::human_size::HumanSize;
@@ -39,7 +39,7 @@ fn warning_within(config: &TargetConfig, limit: MemoryLimit) -> Option<String> {
 }
 
 fn limit() -> Option<MemoryLimit> {
-    let machine = parse_memory_bytes(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    let machine = machine_memory_bytes()?;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group_files(&groups).filter_map(|path| parse_limit(&fs::read_to_string(path).ok()?)).min();
     Some(match group {

@@ -2,7 +2,7 @@
 //!
 //! | Subject | Modules |
 //! |---|---|
-//! | Process and threads | `placement` (cores, priorities), `descriptors`, `signals` |
+//! | Machine, process and threads | `machine_memory`, `placement` (cores, priorities), `descriptors`, `signals` |
 //! | Time and chance | `moment`, [`random`], [`randomness`] |
 //! | Files | [`small_file`], [`whole_file`], `file_lock` |
 //! | Sockets and network devices | [`socket_option`], `interface`, `netlink_options`, `ethtool_ioctl`, `sock_ops` (BPF) |
@@ -16,6 +16,7 @@ mod descriptors;
 mod ethtool_ioctl;
 mod file_lock;
 mod interface;
+mod machine_memory;
 mod moment;
 mod netlink_options;
 mod placement;
@@ -31,6 +32,7 @@ pub use descriptors::{allow_descriptors, remedy as descriptor_remedy, reserve_de
 pub use ethtool_ioctl::ethtool_ioctl;
 pub use file_lock::{is_open_for_writing, is_range_locked, lock_range_shared, unlock_ranges};
 pub use interface::{interface_index, with_numbered_zone};
+pub use machine_memory::machine_memory_bytes;
 pub use moment::{Moment, MomentClock};
 pub use netlink_options::explain_netlink_errors;
 pub use placement::{CoreList, CoreListError, lower_priority, pin, spread_over_node, step_back};
