@@ -279,21 +279,26 @@ impl<B: DataBuffer> LaneCore<B> {
         unfinished
             .sort_unstable_by_key(|command| std::cmp::Reverse(newest.wrapping_sub(command.user.sequence)));
         let mut again = VecDeque::with_capacity(unfinished.len());
+        // Commands that were done are reported in this order, behind those reported before, and before a Flush that
+        // reports the loss.
+        let mut done_at = self.done.len();
         let mut unfinished = unfinished.into_iter().filter(|command| !command.user.has(IS_OWN)).peekable();
         while let Some(mut first) = unfinished.next() {
             let failure = self.failure_of(&mut first);
             let Some(partner) = first.user.partner(&first.sqe) else {
-                again.extend(self.finish(first, failure));
+                again.extend(self.finish(&mut done_at, first, failure));
                 continue;
             };
             // A pair is submitted again as a whole: half a pair would wait at the controller, or fail there.
             match unfinished.next_if(|next| next.user.sequence == partner) {
                 Some(mut second) => {
                     let failure_of_second = self.failure_of(&mut second);
-                    again.extend(self.finish(first, failure.or(failure_of_second)));
-                    again.extend(self.finish(second, failure_of_second.or(failure)));
+                    again.extend(self.finish(&mut done_at, first, failure.or(failure_of_second)));
+                    again.extend(self.finish(&mut done_at, second, failure_of_second.or(failure)));
                 }
-                None => again.extend(self.finish(first, failure.or(Some(Failure::Interrupted)))),
+                None => {
+                    again.extend(self.finish(&mut done_at, first, failure.or(Some(Failure::Interrupted))));
+                }
             }
         }
         self.backlog.push_before(again);
@@ -321,9 +326,10 @@ impl<B: DataBuffer> LaneCore<B> {
     }
 
     /// Ends a command whose connection was lost with its answer or this failure; returns one without either, to be
-    /// submitted again.
+    /// submitted again. The completion of one that was done goes to `done_at`.
     fn finish(
         &mut self,
+        done_at: &mut usize,
         command: Unfinished<Data<B>, Tag>,
         failure: Option<Failure>,
     ) -> Option<KeptCommand<B>> {
@@ -348,9 +354,11 @@ impl<B: DataBuffer> LaneCore<B> {
         if result == Err(Failure::Unflushed) {
             self.flush.on_interrupted(self.generation());
         }
-        // A write that was done is reported before a Flush that reports the loss.
         match result {
-            Ok(_) => self.done.push_front(command.complete(result)),
+            Ok(_) => {
+                self.done.insert(*done_at, command.complete(result));
+                *done_at += 1;
+            }
             Err(_) => self.done.push_back(command.complete(result)),
         }
         None

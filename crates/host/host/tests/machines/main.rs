@@ -836,6 +836,29 @@ fn a_write_whose_answer_was_held_back_is_not_reported_after_its_loss() {
     }
 }
 
+#[test]
+fn writes_whose_answers_were_held_back_end_in_the_order_of_their_submission() {
+    let mut lane = Laned::attached(1, None);
+    for user in 1..=3 {
+        let write = Command::raw_to_controller(Sqe::write(Nsid::new(1), 0, 1), 512);
+        lane.core.submit(write, Some(vec![1; 512]), user).unwrap();
+    }
+    assert!(lane.core.ring());
+    let mut sent = Vec::new();
+    lane.core.for_each_piece(|piece| {
+        sent.extend_from_slice(piece);
+        true
+    });
+    // The kernel has taken no data, as far as the lane knows.
+    lane.core.on_sent(1);
+    let answers = lane.peer.exchange(&sent);
+    lane.core.on_bytes(&mut &answers[..], 0, &mut |_| panic!("their bytes are still referred to")).unwrap();
+    lane.core.detach(1);
+    let mut ended = Vec::new();
+    lane.core.drain(&mut |completion| ended.push((completion.user, completion.result)));
+    assert_eq!(ended, [(1, Ok(0)), (2, Ok(0)), (3, Ok(0))]);
+}
+
 /// An event for a lane whose namespaces are sometimes unreachable.
 #[derive(Clone, Debug)]
 enum Step {
