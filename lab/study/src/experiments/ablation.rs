@@ -21,10 +21,10 @@ const GAIN: Bar = Bar::AtLeast(4.0);
 
 pub(crate) const ABOUT: About = About {
     name: "ablation",
-    title: "What does each kind of batching bring?",
+    title: "What does each kind of batching gain?",
     method: "One lane, reads of 4 KiB, 128 in flight, one core for each side. First every command and every response leaves in a \
              send of its own, and is received by itself: 8 bytes, the rest of its header, its data, as targets and hosts often do. \
-             Then one kind of batching is added after the other; at last receives take in all there is, into few warm buffers. \
+             Then one kind of batching is added after the other; finally receives take all that has arrived, into few warm buffers. \
              Gains are taken within each round.",
     claims: &[Claim {
         source: "i10, Netdev 0x14 (2020)",

@@ -52,7 +52,7 @@ pub(super) const TRIES: u32 = 2;
 
 pub(crate) const ABOUT: About = About {
     name: "adq",
-    title: "What does an application gain by device queues of its own?",
+    title: "What does an application gain from device queues of its own?",
     method: "Gets of one key each (values of 32 bytes) in memcached's protocol, and NVMe/TCP reads of 4 KiB, over 1 to 4,400 connections \
              with one operation on each (of reads at most 1,023 in flight), one core for each side. Off: the reactor waits for interrupts \
              of a queue that all traffic shares. On: `nvlane target --busy-poll 50 --placement napi` on a queue of its own. Then \

@@ -18,7 +18,7 @@ const STEPS: u32 = 6;
 
 pub(crate) const ABOUT: About = About {
     name: "adq-memcached",
-    title: "What do memcached's clients have of a thread that is in line with its device queue?",
+    title: "What do memcached clients gain when a thread owns its device queue?",
     method: "Gets of one key each, values of 32 bytes, over a pair of virtual Ethernet devices between two network namespaces, one core for \
              each side, with GRO and without TSO, so that the devices can be polled. On: `nvlane target --busy-poll 50 --placement \
              napi`: the thread that serves a connection takes its packets out of the queue itself. First one to 128 connections, \

@@ -20,7 +20,7 @@ const VARIANTS: [&str; 5] = [PINNED, FREE, QUEUE, LOAD, CPU];
 
 pub(crate) const ABOUT: About = About {
     name: "affinity",
-    title: "What is it worth to keep threads where they are?",
+    title: "What do pinned threads and the placement of lanes gain?",
     method: "One lane, reads of 4 KiB, one and 32 in flight. The target has one core. The host's thread is tied to another \
              one, or left to the scheduler. Then the target has a reactor on each of the two cores, the host's thread is \
              on the second, and the lane is placed by policy: by its queue's number (a core of its own), by load (the \

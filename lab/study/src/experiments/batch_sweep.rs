@@ -39,7 +39,7 @@ const BYTES: &str = "bytes";
 
 pub(crate) const ABOUT: About = About {
     name: "batch-sweep",
-    title: "What do the mix, the timer and the size of a batch change?",
+    title: "What effect do the mix, the timer and the batch size have?",
     method: "One lane, operations of 4 KiB on a null namespace, one core for each side; both sides have the same doorbell, unless \
              said otherwise. Share of reads: 128 in flight, 100 to 0 % reads, each PDU by itself and in caravans. Timer: batches of 16 \
              commands or 64 KiB that leave after 0 to 200 µs in any case, with 8 reads in flight, which never fill a batch, and with \

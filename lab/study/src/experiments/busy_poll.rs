@@ -17,7 +17,7 @@ const POLL_US: u32 = 50;
 
 pub(crate) const ABOUT: About = About {
     name: "busy-poll",
-    title: "What is it worth to poll the device instead of waiting for it?",
+    title: "What does polling the device gain over waiting for its interrupt?",
     method: "One lane, reads of 4 KiB, one and 32 in flight, over a pair of virtual Ethernet devices between two network \
              namespaces (or between two machines), one core for each side, with GRO and without TSO, so that the devices can be polled. On: \
              nvlane target --busy-poll 50 --placement napi, and the same of the host: receives and waits of both sides look \

@@ -92,7 +92,7 @@ const ADDED_US: Bar = Bar::AtMost(10.0);
 
 pub(crate) const ABOUT: About = About {
     name: "ceiling",
-    title: "How much of what the kernel's TCP can do is left after NVMe?",
+    title: "What share of the kernel's TCP throughput does NVMe reach?",
     method: "One lane, operations of 4 KiB, one core for each side. Each measurement follows one of plain sockets that \
              move the same bytes in the same directions, batched as well as we know how, both sides spinning, with no \
              NVMe at all. On a namespace in RAM (--storage ram) their far end has the same memory. On a file (--storage \

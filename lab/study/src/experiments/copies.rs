@@ -24,10 +24,10 @@ const NEVER_BYTES: u64 = 1 << 30;
 
 pub(crate) const ABOUT: About = About {
     name: "copies",
-    title: "From which size on is a copy dearer than what avoids it?",
+    title: "From which size on does a copy cost more than avoiding it?",
     method: "One lane, 8 operations in flight, one core for each side. The receiver copies the data out of a warm \
              buffer (copied), or receives each piece at its destination (in place); or the sender leaves the data where it is \
-             (zero-copy), which within one machine the kernel makes up for with a copy of its own. Gains are taken within each round.",
+             (zero-copy), which within one machine the kernel replaces by a copy of its own. Gains are taken within each round.",
     claims: &[Claim {
         source: "MSG_ZEROCOPY, Netdev 2.1 (2017)",
         says: "Sends without a copy pay from about 10 KiB on, where packets leave the machine.",

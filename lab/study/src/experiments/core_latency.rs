@@ -45,7 +45,7 @@ const FILE_BYTES: u64 = 256 << 20;
 
 pub(crate) const ABOUT: About = About {
     name: "core-latency",
-    title: "How much does a core carry before latency runs away?",
+    title: "How much load does a core carry before its latency rises steeply?",
     method: "One lane, reads of 4 KiB with Poisson arrivals at rising rates, one core for each side; latency from the moment each \
              was due, so that falling behind cannot hide. The rates are shares of what a closed loop carries, the same for \
              all policies. The knee is the most that is carried whole with p50 below one millisecond. On storage that takes 100 µs \

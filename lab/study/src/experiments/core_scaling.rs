@@ -14,8 +14,8 @@ const DEPTH: u32 = 128;
 
 pub(crate) const ABOUT: About = About {
     name: "core-scaling",
-    title: "Does every further core carry as much as the first?",
-    method: "Reads of 4 KiB from a null namespace, on 1 to 24 cores of each side, as far as there are so many: a lane with 128 \
+    title: "Does each additional core carry as much load as the first?",
+    method: "Reads of 4 KiB from a null namespace, on 1 to 24 cores of each side, as far as available: a lane with 128 \
              operations in flight on each core of the host, and a reactor of one target on each of its cores, which has one of the lanes. \
              Single: every PDU has a send and a receive of its own. Caravans: everything that is due leaves and arrives together. \
              Linear is that number of cores times the throughput of one, in the same round.",

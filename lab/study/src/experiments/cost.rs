@@ -33,7 +33,7 @@ const IDLE: &str = "idle";
 
 pub(crate) const ABOUT: About = About {
     name: "cost",
-    title: "What does an operation cost: cores, bytes and watts?",
+    title: "What does an operation cost in processor time and energy?",
     method: "One lane, a core for each side: random reads and writes of blocks that have no time of their own (null:1T), and GETs of pairs of 16 \
              and 32 bytes in batches of 256, four in flight. Operations and bytes are for each second of processor time of the target, of the \
              host, and of both together; a side that spins at depth 1 spends its core on waiting. Watts are those of the processor packages of this \

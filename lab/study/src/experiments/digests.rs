@@ -19,7 +19,7 @@ const COST: Bar = Bar::AtMost(10.0);
 
 pub(crate) const ABOUT: About = About {
     name: "digests",
-    title: "What does it cost to have every byte checked?",
+    title: "What do header and data digests cost?",
     method: "One lane, 32 operations in flight, one core for each side. Each load without digests, with those of the header, \
              of the data, and both, which host and target compute and check in software (CRC32C). Costs are taken within \
              each round.",

@@ -17,7 +17,7 @@ const FIO: &str = "fio";
 
 pub(crate) const ABOUT: About = About {
     name: "generator",
-    title: "What does it cost to make the load?",
+    title: "What does the load generator cost?",
     method: "Random reads of 4 KiB that complete at once, without a target: fio with its null engine, and the generator, \
              histogram and clock of `nvlane perf` around an equally empty queue. Each on the host's core, in turn.",
     claims: &[Claim {

@@ -11,7 +11,7 @@ const HANDED_OVER: &str = "handed over";
 
 pub(crate) const ABOUT: About = About {
     name: "inline-send",
-    title: "What does it save to send from the thread that submits?",
+    title: "What does sending from the submitting thread save?",
     method: "One lane, reads of 4 KiB, one and 32 in flight, the host's threads on one core, the target on another. Inline, the \
              thread that submits owns the lane, sends from the call itself where the lane is idle, and polls for the answer. \
              Handed over, the same thread passes each command through a mailbox to a thread that drives the lane, and gets its \

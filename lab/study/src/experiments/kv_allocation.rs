@@ -43,7 +43,7 @@ const BESIDE_VALUE_BYTES: usize = 16 + kv::ITEM_HEADER_BYTES;
 
 pub(crate) const ABOUT: About = About {
     name: "kv-allocation",
-    title: "What does memory for values of any size cost?",
+    title: "What does memory allocation for values of any size cost?",
     method: "A partition of 32 MiB without eviction, in this process and without a network, is filled with keys of 16 bytes and values of one \
              length until it refuses a pair; a tenth is deleted. Then random pairs are deleted and new ones stored, in steps of 64 stores, \
              until as many bytes were stored as the memory has, after one such turn that is not measured. Two rows change the length \

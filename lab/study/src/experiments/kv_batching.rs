@@ -17,7 +17,7 @@ const GAIN: Bar = Bar::AtLeast(10.0);
 
 pub(crate) const ABOUT: About = About {
     name: "kv-batching",
-    title: "What does it save to carry many key-value operations in one capsule?",
+    title: "What do many key-value operations in one capsule save?",
     method: "Gets, sets and increments on 100,000 keys of 16 bytes, values of 32, one lane, one core for each side. Batches of 16 to 256: \
              one pair of commands for all of them, four batches in flight. Single: one command for each operation, as many \
              operations in flight as in batches of 256, which share sends and receives already; or, sparse, as many commands \

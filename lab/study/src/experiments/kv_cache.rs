@@ -40,7 +40,7 @@ const POPULARITIES: [(&str, &str); 2] = [(UNIFORM, "uniform"), (ZIPF, "Zipf 0.99
 
 pub(crate) const ABOUT: About = About {
     name: "kv-cache",
-    title: "What do hot keys gain by the processor's cache?",
+    title: "What do hot keys gain from the processor's cache?",
     method: "GETs of pairs of 16 and 32 bytes that take 1 to 512 MiB, all keys alike or by Zipf's law with exponent 0.99. Served: batches of \
              256, four in flight on one lane, one core for each side, by the target's processor time. Partition: the same look-ups in a \
              partition of this process without a network, 64 keys at a time, whose lines are prefetched before the first is read. One by one: \

@@ -43,7 +43,7 @@ fn memories(workload: Workload) -> Memories {
 
 pub(crate) const ABOUT: About = About {
     name: "kv-hit-ratio",
-    title: "How often does a cache hit?",
+    title: "What hit ratio does the cache reach?",
     method: "Two million requests for 600,000 keys with values of 100 to 4,000 bytes; a miss stores the value. The popularity of keys \
              follows Zipf's law with exponent 0.99 (steady); a third of the requests is for keys that come once (scan; they do not \
              count); the popularity moves on by 50 keys in a thousand requests (drift); or a third of the requests goes round 100,000 \

@@ -33,7 +33,7 @@ const DEPTH: u16 = 4;
 
 pub(crate) const ABOUT: About = About {
     name: "kv-neighbour",
-    title: "What does a program beside the target lose?",
+    title: "How much slower does another program run beside the target?",
     method: "A program that does nothing but read 512 MiB of memory, a line of 64 bytes here and there or one after the other, on a core of its \
              own: alone, while the target has nothing to do, and beside a target with six million pairs of 16 and 32 bytes, in batches of 256 \
              GETs or SETs of random keys, four in flight. Target and load have a core each; with two cores in all they share one, so that the \

@@ -49,7 +49,7 @@ const WORKS: [Work; 7] = [
 
 pub(crate) const ABOUT: About = About {
     name: "kv-peers",
-    title: "What does a core of a key-value server do here, in memcached and in redis?",
+    title: "How many operations does one core serve in nvlane, memcached and redis?",
     method: "A million keys of 16 bytes with values of 32, each server with one thread on the same core, one generator on another. \
              Pipelines of 256 and 64 commands and multigets of as many keys on four connections, and one command at a time on 64. \
              Plain sockets: a thread that receives one command at a time on 64 connections, and sends the same value to each. \

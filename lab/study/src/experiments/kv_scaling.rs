@@ -21,7 +21,7 @@ const DEPTH: u16 = 4;
 
 pub(crate) const ABOUT: About = About {
     name: "kv-scaling",
-    title: "Do n cores do n times the work?",
+    title: "Do n cores serve n times the operations of one?",
     method: "Gets and sets on 100,000 keys of 16 bytes, values of 32, batches of 64, four in flight on each lane. Reactors: one target with a \
              reactor and a lane for each core; a key belongs to one reactor, and operations that reach another one travel there in batches. Targets: \
              processes with one reactor and one lane each, whose keys have nothing to do with each other, which is what KV-Direct's cards \

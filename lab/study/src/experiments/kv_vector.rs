@@ -26,7 +26,7 @@ const BATCH_SIZE: u16 = 128;
 
 pub(crate) const ABOUT: About = About {
     name: "kv-vector",
-    title: "What does it save to change a vector where it is?",
+    title: "What does updating a vector in place save?",
     method: "Vectors of 64-bit numbers, 64 bytes to 4 KiB, whose elements all grow by one; one lane, one core for each side. By a \
              vector command, 32 in flight; by vector commands in batches of 128; with each element under a key of its own and \
              a fetch-and-add for each, 128 in flight; by a Retrieve, and a Store when it has come, 32 in flight. Speed is in \

@@ -19,7 +19,7 @@ const DEPTH: u16 = 4;
 
 pub(crate) const ABOUT: About = About {
     name: "kv-ycsb",
-    title: "How fast are the usual mixes?",
+    title: "How fast are the YCSB mixes?",
     method: "YCSB's workloads A (half sets), B (5 % sets), C (gets), D (5 % inserts) and F (half read-modify-writes) on 100,000 keys of \
              16 bytes, uniform and Zipf 0.99, values of 32 bytes and mixed ones up to 4 KiB, batches of 64, four in flight on one lane, \
              one core for each side. D draws its gets as the others do, not the latest first. Speed is for each second of the \

@@ -24,16 +24,16 @@ const ADDED: Bar = Bar::AtMost(2.0);
 
 pub(crate) const ABOUT: About = About {
     name: "low-load-latency",
-    title: "What does waiting for company cost who is alone?",
+    title: "What does batching delay cost a lone request?",
     method: "One lane, reads of 4 KiB, one core for each side: one operation after the other, and Poisson arrivals far below \
              what the lane can carry, with latency from the moment each was due. Both sides spin, so that waking up, which costs more than \
              any policy, is not what is measured. A measurement is ten short ones, of which the median counts: a virtual machine stands \
-             still for milliseconds a few times a second, and p99 of a longer stretch under so little load tells of that alone. What a policy \
+             still for milliseconds a few times a second, and p99 of a longer stretch under so little load reflects only that. What a policy \
              adds to p99 is its distance from ringing at once in the same round, the median of rounds, under the load where that is \
              largest.",
     claims: &[Claim {
         source: "i10, Netdev 0x14 (2020)",
-        says: "Delayed doorbells: the tail latency is 117 µs higher than with RDMA, most of it waiting for company.",
+        says: "Delayed doorbells: the tail latency is 117 µs higher than with RDMA, most of it waiting for other requests.",
         number: "+117 µs",
         ours: "adaptive_p99_added_us",
     }],

@@ -18,7 +18,7 @@ const DEPTH: u32 = 32;
 
 pub(crate) const ABOUT: About = About {
     name: "mtu",
-    title: "What are jumbo frames worth?",
+    title: "What do jumbo frames gain?",
     method: "One lane, random reads, 32 in flight, over a pair of virtual Ethernet devices between two network namespaces, one \
              core for each side. With segmentation offloads the stack hands over up to 64 KiB at once, as to a network card; \
              without them it cuts every packet itself. Between two machines the packets of the network between them are as large as \

@@ -34,12 +34,12 @@ const FILE_BYTES: u64 = 256 << 20;
 
 pub(crate) const ABOUT: About = About {
     name: "stacks",
-    title: "What does each stack make of the same file?",
+    title: "How fast does each stack serve the same file?",
     method: "Random reads and writes of 4 KiB with direct I/O on one queue, and on 32 (jobs), to a file of 256 MiB that was written once: the file itself \
              through io_uring, nvlane's host on nvlane's target, and the host and target of the kernel (nvme-tcp, nvme-rdma; nvmet) and \
              of SPDK, each with nvlane's and with each other. One generator makes the load of all but SPDK's host, which is its own \
              (spdk_nvme_perf): on the kernel's hosts it drives their block device. Targets of nvlane and SPDK and the load have a core \
-             each, with 32 jobs up to 32 cores each, as far as there are so many; the kernel's threads run where the kernel puts them. So processor time is that of the whole machine, per operation, \
+             each, with 32 jobs up to 32 cores each, as far as available; the kernel's threads run where the kernel puts them. So processor time is that of the whole machine, per operation, \
              other programs included, and that of the processes of both sides, in user space and in the kernel; SPDK's programs use all of \
              their cores at any load. A stack whose modules or programs are missing \
              is left out, and named.",
