@@ -25,8 +25,8 @@ use wire::id::Nsid;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A row passes if the target reacts as specified, I/O of another association continues, and a new association works afterwards. The \
-exit code is 1 if a row does not pass. Rows that write are skipped unless --overwrite allows them to: what the namespace holds \
-is lost then. Do not probe a target that others depend on.
+exit code is 1 if a row does not pass. Rows that write are skipped unless --overwrite is given, which destroys \
+the data of the namespace. Do not probe a target that others depend on.
 
 Rows for features that the target does not offer (keys and values, authentication, TLS, reservations) check that it refuses them. Some \
 need more than its address:
@@ -35,8 +35,8 @@ need more than its address:
     --restore 'cp with.toml target.toml && nvlane reload --force --state state.json'
   nvlane probe ADDR/NQN --tls --tls-key tls.key      # rows T8 to T20: sessions, where the listener speaks TLS
 
-The probe does not authenticate: rows that need commands beyond that are skipped where the target wants authentication, and rows in \
-clear where it requires TLS.
+The probe does not authenticate: rows that need more commands are skipped if the target requires authentication, and rows in \
+cleartext if it requires TLS.
 
 With --role host a fake target listens and injects faults, and a host connects to it: this program's own library, or any \
 command, which finds the address in $NVLANE_ADDR and should connect, write and read:

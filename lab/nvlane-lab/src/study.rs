@@ -56,11 +56,11 @@ Between two machines, with the same nvlane on both: the first starts targets on 
     nvlane study all --target 192.0.2.2 --token TOKEN               all experiments
 
 A measurement during which other programs and the hypervisor had more than 5 % of the time of a side's cores is discarded: in grey, and \
-in results.json with the reason. What depends on a cell without any other gets no verdict. Neither does a number whose goal lies within the \
-interval of what the rounds allow to say (99 %).
+in results.json with the reason. A number gets no verdict if it depends on a cell without any other measurement, or if its goal lies within \
+its 99 % confidence interval.
 
-layers samples threads with perf_event_open: without root it needs kernel.perf_event_paranoid of 1 or less, and tells what is missing \
-otherwise.
+layers samples threads with perf_event_open: without root it needs kernel.perf_event_paranoid of 1 or less; otherwise it prints what \
+is missing.
 
 kv-peers and kv-hit-ratio start memcached (1.6.40 or newer), kv-peers redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others."
 )]
@@ -85,8 +85,8 @@ pub(crate) struct StudyArguments {
     /// Measure only some cells: comma-separated names, or texts that their names contain. With all: some experiments.
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
-    /// For experiments that have it, the storage to measure on, or several: null, ram or file of ceiling; null, delay (100 µs
-    /// for each operation) or file of core-latency. [default: null]
+    /// Storage to measure on, one or several, of the experiments with a choice: null, ram or file of ceiling; null, delay
+    /// (100 µs for each operation) or file of core-latency. [default: null]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["null", "ram", "delay", "file"])]
     storage: Vec<String>,
     /// Number of rounds. [default: 3 to 9, until the medians are stable; up to 18 until each goal has a verdict; with --quick 3 to 6]

@@ -49,12 +49,12 @@ pub struct HostOptions {
     /// kernel's keyrings.
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     dhchap_secret: Option<PathBuf>,
-    /// File with the target's secret, or keyring:NAME: the target must show that it has it.
+    /// File with the target's secret, or keyring:NAME: the target must authenticate with it.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", help_heading = "Connection")]
     dhchap_ctrl_secret: Option<PathBuf>,
-    /// Seconds after which each queue authenticates again, and so on. If the target refuses, a warning says so, and the
-    /// queue stays in use until the target closes it; a target without the secret of --dhchap-ctrl-secret loses its
-    /// connection.
+    /// Interval in seconds at which each queue authenticates again. If the target refuses, the host logs a warning, and
+    /// the queue stays in use until the target closes it. The host closes the connection to a target that does not have
+    /// the secret of --dhchap-ctrl-secret.
     #[arg(long, value_name = "SECONDS", value_parser = wait, conflicts_with = "concat", help_heading = "Connection")]
     reauthenticate: Option<Duration>,
     /// Use TLS 1.3 with a key that authentication generates (secure channel concatenation, as `nvme connect --concat`):
@@ -68,7 +68,7 @@ pub struct HostOptions {
     /// File with the pre-shared key of TLS (NVMeTLSkey-1:…), or keyring:NAME.
     #[arg(long, value_name = "FILE", requires = "tls", help_heading = "Connection")]
     tls_key: Option<PathBuf>,
-    /// Derive TLS keys as libnvme before 1.16 does, as nvme-cli of Debian 13 has them.
+    /// Derive TLS keys as libnvme before 1.16 does, such as that of Debian 13's nvme-cli.
     #[arg(long, help_heading = "Connection")]
     tls_key_compat: bool,
     /// File in libnvme's format: host NQN and identifier, secrets, TLS keys and digests of its entry for the address, where

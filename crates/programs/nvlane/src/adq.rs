@@ -44,7 +44,7 @@ or in a file, with --config FILE:
   cores = [2, 3, 4, 5]                 # where its interrupts go, one per queue
   interrupt_delay = { receive_us = 500, transmit_us = 0 }   # how long they wait for more packets
 
-Exit codes: 0 done, or in line; 1 failed and taken back; 2 cannot work, with the rule; 5 out of line (verify).")]
+Exit codes: 0 done, or in line; 1 failed and undone; 2 cannot work (the message names the rule); 5 out of line (verify).")]
 pub(crate) struct AdqArguments {
     #[command(subcommand)]
     verb: Verb,
@@ -56,11 +56,11 @@ enum Verb {
     Plan(LayoutArguments),
     /// Draw a layout: classes, queues, cores.
     Explain(ExplainArguments),
-    /// Apply a layout; at the first failure take everything back.
+    /// Apply a layout; undo every step at the first failure.
     Apply(LayoutArguments),
     /// Compare the device with its applied layout.
     Verify(VerifyArguments),
-    /// Show the applied layout and how the device is set.
+    /// Show the applied layout and the settings of the device.
     Status(RecordArguments),
     /// Remove an applied layout, also after a crash.
     Remove(RecordArguments),
@@ -116,10 +116,10 @@ struct RecordArguments {
 struct VerifyArguments {
     #[command(flatten)]
     record: RecordArguments,
-    /// The state file of a target: what it finds out of line too, of its reactors and connections.
+    /// The state file of a target, to report also what it finds out of line in its reactors and connections.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Verify again and again at this interval in seconds, and print each change.
+    /// Verify repeatedly at this interval in seconds, and print each change.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
     watch: Option<u64>,
 }

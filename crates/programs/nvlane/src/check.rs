@@ -27,7 +27,7 @@ use crate::memory_limit;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints what would be served: where hosts connect, which subsystems they find, who may use them, and where each namespace \
-appears on a Linux host. Warns of lists of hosts whose names need no proof, and of listeners that let in anyone from \
+appears on a Linux host. Warns of lists of hosts that need not authenticate, and of listeners that accept anyone from \
 other machines. Nothing is created, opened for writing or bound. Exit code 2 and lines of FILE:LINE:COLUMN if something is wrong.")]
 pub(crate) struct CheckArguments {
     /// The configuration.

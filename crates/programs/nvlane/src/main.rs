@@ -73,7 +73,7 @@ enum Command {
     /// Run a named experiment on this machine: variants side by side, with a report and figures (program nvlane-lab).
     #[command(disable_help_flag = true)]
     Study(lab::LabArguments),
-    /// Give queues of a network device to classes of traffic: plan, apply, verify, remove.
+    /// Assign queues of a network device to classes of traffic: plan, apply, verify, remove.
     Adq(adq::AdqArguments),
     /// Write a completion script for a shell.
     Completions(manual::CompletionsArguments),

@@ -31,20 +31,20 @@ again, also those of options.
   nvlane reload --state /run/nvlane/state.json
 
 Prints each change with its outcome. Exits with 0 if all changes are in place, with 1 if not, or if a secret cannot be read again: \
-environment variables, and credentials of systemd, which it passes at the start. \
+environment variables, and systemd's credentials, are passed only at the start. \
 A namespace or subsystem that hosts are connected to is removed with --force only. \
 A reopened namespace may have lost unflushed writes; therefore the first flush of each connected host fails.
 
-The state file may belong to a user that is trusted less: the signal goes to a target of the file's owner, or not at all.")]
+The signal is sent only to a target that runs as the owner of the state file, since that user may be trusted less.")]
 pub(crate) struct ReloadArguments {
     /// The state file of the target (its option --state).
     #[arg(long, value_name = "FILE")]
     state: PathBuf,
-    /// The target's process, if it is known: no other gets the signal, whatever the state file says. systemd has it in
-    /// $MAINPID.
+    /// The target's process id, if known: only this process gets the signal, whatever the state file says. systemd sets
+    /// $MAINPID to it.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Also remove namespaces and subsystems to which hosts are connected: they lose their disks.
+    /// Also remove namespaces and subsystems that hosts are connected to: the hosts lose their disks.
     #[arg(long)]
     force: bool,
     /// Seconds to wait for the target, at most a day.

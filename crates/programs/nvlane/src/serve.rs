@@ -76,13 +76,13 @@ lanes of one device queue on one reactor, which with --busy-poll reads that queu
 interrupts; queue places queue n of each host on reactor n - 1. Where the property is unknown (loopback has no device queue), \
 placement falls back to load. --state FILE shows the placements, and which busy-poll settings the kernel granted.
 
---audit FILE says who was let in and who was not: {\"time\":…,\"event\":\"connect_refused\",\"peer\":…,\"host\":…,\"status\":…}. It has \
+--audit FILE records which hosts were accepted and which were refused: {\"time\":…,\"event\":\"connect_refused\",\"peer\":…,\"host\":…,\"status\":…}. It has \
 no secrets, its text is printable ASCII, and each kind of line is limited to 500 at once and 10 per second: lines_omitted counts the \
-others. A file that cannot be written loses lines, not service.
+others. If the file cannot be written, lines are lost and the target continues to serve.
 
 SIGHUP rereads the configuration and all secrets, also those of options, applies the differences, reopens closed namespaces and the audit \
-log, and follows files and devices that have grown; `nvlane reload` sends it and prints the outcome. It removes no namespace under \
-connected hosts (`nvlane reload --force`). SIGUSR2 only opens the audit log \
+log, and follows files and devices that have grown; `nvlane reload` sends it and prints the outcome. It removes no namespace that hosts \
+are connected to (`nvlane reload --force` does). SIGUSR2 only opens the audit log \
 again, for logrotate. SIGUSR1 writes the counters and the phases of command latency of each lane \
 to the log, and the state to --state FILE. SIGTERM and SIGINT end the target once commands in flight have ended; with --run, \
 SIGTERM is passed on to the command, and the target ends with it.")]
@@ -90,7 +90,7 @@ pub(crate) struct TargetArguments {
     /// Configuration file (TOML); `nvlane check` finds mistakes in it.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["nqn", "namespace"])]
     config: Option<PathBuf>,
-    /// Address that hosts connect to; port 0 takes a free one, and a link-local address has its interface, as in
+    /// Address that hosts connect to; port 0 takes a free one, and a link-local address needs its interface, as in
     /// [fe80::1%eth0]:4420. May be given several times. [default: 127.0.0.1:4420, and 127.0.0.1:8009 for discovery] Port
     /// 8009 is for discovery only, unless ?subsystems follows it.
     #[arg(long, value_name = "ADDR:PORT")]
@@ -111,13 +111,13 @@ pub(crate) struct TargetArguments {
     /// configuration file.
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     dhchap_secret: Option<PathBuf>,
-    /// File with the secret that the target shows to hosts that ask for it, or keyring:NAME.
+    /// File with the secret with which the target authenticates to hosts that require it, or keyring:NAME.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", conflicts_with = "config")]
     dhchap_ctrl_secret: Option<PathBuf>,
     /// Whether hosts use TLS 1.3: off, allowed (cleartext connections are accepted too and are not protected),
-    /// concatenated (cleartext only to generate a key), or required. Where it is allowed, hosts with a secret may
-    /// generate a key of their own (`--concat`, secure channel concatenation); where it is concatenated, hosts without
-    /// another key must, and listeners for discovery alone allow TLS. [default: off]
+    /// concatenated (cleartext only to generate a key), or required. With allowed, hosts with a secret may
+    /// generate a key of their own (`--concat`, secure channel concatenation); with concatenated, hosts without another
+    /// key must generate one, and discovery-only listeners allow TLS. [default: off]
     #[arg(long, value_name = "POLICY", conflicts_with = "config")]
     tls: Option<TlsPolicy>,
     /// File with the pre-shared key of TLS (NVMeTLSkey-1:…, see `nvlane keys generate`) for all hosts, or keyring:NAME.
@@ -166,8 +166,8 @@ pub(crate) struct TargetArguments {
     /// opens the file again, for logrotate.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
-    /// Directory with the records of `nvlane adq`: connections get the priority of their class there, and the log and the
-    /// state say what is out of line.
+    /// Directory with the records of `nvlane adq`: connections get the priority of their recorded class, and the log and
+    /// the state file report what is out of line.
     #[arg(long, value_name = "DIR", default_value = adq::journal::DIRECTORY, env = "NVLANE_ADQ_RECORD")]
     adq_record: PathBuf,
     /// How bytes are received, for comparison: everything available into one warm buffer (staging), or PDU by PDU, with

@@ -42,7 +42,7 @@ that place two things on this machine need a second core. A study may have 32 ta
 (/tmp), which is removed after the study.
 
 With --interface a study may also set the queues of that interface, and of no other. A layout is recorded in /var/lib/nvlane-adq, or \
-where $NVLANE_ADQ_RECORD says: if this server is killed, nvlane adq remove --interface IF takes the layout back.
+where $NVLANE_ADQ_RECORD says: if this server is killed, nvlane adq remove --interface IF removes the layout.
 
 The token is never sent: a study proves that it has it. The connection and the namespaces of the targets are not encrypted, and any \
 host that reaches a target uses its namespaces: use a network of your own.")]
@@ -60,11 +60,11 @@ pub(crate) struct ServeArguments {
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
     /// Let studies set the queues of this network interface, which has the targets' address: adq then applies a layout of nvlane
-    /// adq with a queue pair for one target, or turns on aRFS, and this server takes it back when that target ends, the study
+    /// adq with a queue pair for one target, or turns on aRFS, and this server undoes it when that target ends, the study
     /// ends, or its connection is lost. Needs root.
     #[arg(long, value_name = "IF")]
     interface: Option<String>,
-    /// File with the token that a study has to have, 16 characters at least. [default: a new one, which is printed]
+    /// File with the token that studies must know, at least 16 characters. [default: a new one, which is printed]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }

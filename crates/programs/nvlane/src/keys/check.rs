@@ -22,7 +22,7 @@ Examples:
   nvlane keys check - < host.key
   nvlane keys check 'DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:'
 
-A key whose checksum is right was copied completely. Whether it is the peer's, only a connect can tell.")]
+A key whose checksum is right was copied completely. Only a connect shows whether it is the peer's key.")]
 pub(crate) struct CheckArguments {
     /// The text of the key, or - for standard input. Every user of the machine can read a process's arguments.
     #[arg(value_name = "SECRET", required_unless_present = "file")]

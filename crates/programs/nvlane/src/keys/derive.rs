@@ -20,7 +20,7 @@ use crate::columns::Columns;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  nvlane keys derive dhchap --secret host.key --nqn HOSTNQN             the key that the host proves to have
+  nvlane keys derive dhchap --secret host.key --nqn HOSTNQN             the key with which the host authenticates
   nvlane keys derive dhchap --secret controller.key --nqn NQN           the key of the controller
   nvlane keys derive tls --key tls.key --host HOSTNQN --subsystem NQN   identities and keys, as the keyring has them
 

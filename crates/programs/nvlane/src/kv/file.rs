@@ -18,12 +18,12 @@ use crate::human_size::HumanSize;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Reads the whole file, which no target may use meanwhile, and changes nothing. For each partition (one per thread of the target) it prints \
-the keys and bytes that `nvlane kv repair` would keep, and what is damaged, where, and how many keys that costs at least.
+the keys and bytes that `nvlane kv repair` would keep, what is damaged and where, and the least number of lost keys.
 
 A key is uncertain if a damaged range behind its newest readable record may have held a newer one. A target serves a damaged file too if the \
 rest of it is certain: commands that need a lost value are refused, and its log names the keys.
 
-Exit code 0: the file is whole. 1: it is damaged. 2: it is in use, or no key-value file.")]
+Exit code 0: the file is whole. 1: it is damaged. 2: it is in use, or not a key-value file.")]
 pub(crate) struct CheckArguments {
     /// The file of a `kv:file:` namespace.
     #[arg(value_name = "FILE")]
@@ -38,7 +38,7 @@ Examples:
   nvlane kv repair pairs --out pairs.new --lost lost.txt
   nvlane kv repair pairs --in-place --lost lost.txt
 
-The new file has the same number of partitions, and the pairs that are certain: no key in it has an older version than it had. Left out are \
+The new file has the same number of partitions, and the pairs that are certain: no key in it has an older version than it had. It leaves out \
 keys whose values are damaged, and keys of which a damaged range may have held a newer version. --keep-uncertain keeps these, with the newest \
 version that can be read, which may be an old one, or removed since.
 
@@ -46,7 +46,7 @@ A new file gets its name once it is whole and durable. --in-place writes it besi
 FILE's name, owner and rights; a file that is whole is left alone. A repair that is killed has changed nothing, and can be run again.
 
 A line of the list has a key, with escapes as in \"\\x00\", a tab, and what is known: \"damaged\" (its value), \"uncertain\", or \"kept, \
-uncertain\". Of keys of which nothing else can be read it has only the CRC32C of the key, behind the tab: \"unknown, CRC32C 1a2b3c4d\".
+uncertain\". For keys of which nothing else can be read it has only the CRC32C of the key after the tab: \"unknown, CRC32C 1a2b3c4d\".
 
 Exit code 0: every key was kept. 1: keys were left out or are uncertain, as printed. 2: nothing was done.")]
 pub(crate) struct RepairArguments {

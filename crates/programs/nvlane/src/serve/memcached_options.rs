@@ -11,17 +11,17 @@ use subsystem::config::{ClientCertificates, MemcachedListenerConfig, MemcachedTl
 /// The requirements of all memcached listeners of the command line on clients.
 #[derive(Debug, Args)]
 pub(super) struct MemcachedOptions {
-    /// File with the certificate of the --memcached listeners (PEM, with the certificates that lead to its root): clients
-    /// use TLS 1.3 or 1.2. SIGHUP reads certificates, keys and users again.
+    /// File with the certificate of the --memcached listeners (PEM, with the chain to its root): clients use TLS 1.3
+    /// or 1.2. SIGHUP reads certificates, keys and users again.
     #[arg(long, value_name = "FILE", requires_all = ["memcached", "memcached_tls_key"])]
     memcached_tls_certificate: Option<PathBuf>,
     /// File with the private key of the certificate (PEM, not encrypted), or a reference such as credential:NAME.
     #[arg(long, value_name = "FILE", requires = "memcached_tls_certificate")]
     memcached_tls_key: Option<PathBuf>,
-    /// File with the certificates of authorities (PEM): clients show a certificate that one of them has signed.
+    /// File with the certificates of authorities (PEM): clients must present a certificate signed by one of them.
     #[arg(long, value_name = "FILE", requires = "memcached_tls_certificate")]
     memcached_tls_client_ca: Option<PathBuf>,
-    /// Whether each client has to show a certificate: required, or optional, where one that is shown must be valid.
+    /// Whether each client must present a certificate: required, or optional (a presented one must be valid).
     /// [default: required]
     #[arg(long, value_name = "DEMAND", requires = "memcached_tls_client_ca")]
     memcached_tls_clients: Option<ClientCertificates>,
