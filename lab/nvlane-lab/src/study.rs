@@ -134,10 +134,10 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
         return compare::compare(&arguments.results);
     }
     if !arguments.results.is_empty() {
-        return Err(Failure::usage("one name at a time; two results stand behind compare only"));
+        return Err(Failure::usage("one name at a time: only compare takes two results after it"));
     }
     match name {
-        "serve" => Err(Failure::usage("serve has options of its own, behind it: nvlane study serve --help")),
+        "serve" => Err(Failure::usage("serve takes its own options after it: nvlane study serve --help")),
         "list" => {
             output::write(summary::list())?;
             Ok(ExitCode::SUCCESS)
@@ -241,7 +241,7 @@ impl StudyArguments {
         let cells = self.usual_cells(experiment, bench)?;
         if cells.is_empty() {
             let place = if bench.is_remote() { "between two machines" } else { "on this machine" };
-            return Err(Failure::usage(format!("what was chosen cannot be measured {place}")));
+            return Err(Failure::usage(format!("the chosen cells cannot be measured {place}")));
         }
         let names: Vec<String> = cells.iter().map(|cell| cell.name.clone()).collect();
         let cells = only::of(cells, &self.only);

@@ -15,7 +15,7 @@ const USAGE: i32 = 2;
 fn options_that_are_wrong_are_named() {
     for (command, hint) in [
         (&["study", "ceiling", "-c", "0,1023"][..], "there is no core 1023 for this process, which runs on"),
-        (&["--log", "inof", "study", "list"], "is no level"),
+        (&["--log", "inof", "study", "list"], "is not a log level"),
         (&["study", "cieling"], "did you mean ceiling?"),
         (&["study", "lst"], "did you mean list?"),
         (&["study", "kv-hitratio", "--quick"], "did you mean kv-hit-ratio?"),

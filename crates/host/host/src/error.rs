@@ -323,7 +323,7 @@ impl fmt::Display for Advice<'_> {
                 }
                 _ => Ok(()),
             },
-            LinkError::Resolve(_) => f.write_str("; is it spelled right? An IP address does as well"),
+            LinkError::Resolve(_) => f.write_str("; is it spelled right? An IP address works as well"),
             LinkError::TimedOut { to: "TCP connect", .. } => f.write_str(
                 "; is the address right, and does every firewall on the way let this port through?",
             ),
@@ -332,7 +332,7 @@ impl fmt::Display for Advice<'_> {
             }
             LinkError::TimedOut { to: "handshake", .. } => f.write_str("; is this an NVMe/TCP port?"),
             LinkError::Violation(Violation::UnsupportedParameter { offset: 11 }) => {
-                f.write_str("; it does not agree to the digests asked for: connect with others, or with none")
+                f.write_str("; it does not accept the requested digests: connect with others, or with none")
             }
             LinkError::Violation(Violation::Sequence | Violation::HeaderField { offset: 0..=7 }) => {
                 f.write_str("; is this an NVMe/TCP port?")
@@ -370,7 +370,7 @@ impl fmt::Display for Advice<'_> {
                  well: try without --dhchap-ctrl-secret",
             ),
             LinkError::ControllerNotAuthenticated => {
-                f.write_str("; leave out --dhchap-ctrl-secret if that is meant")
+                f.write_str("; leave out --dhchap-ctrl-secret if that is intended")
             }
             _ => Ok(()),
         }
@@ -394,7 +394,7 @@ fn advise(error: &ControllerError, context: &LinkContext, f: &mut fmt::Formatter
             }
             (_, Some(InvalidParameter::HOSTNQN)) => write!(f, "; our host name is {host}"),
             (_, Some(parameter)) if *parameter == InvalidParameter::command(46) => {
-                f.write_str("; it may want SQ flow control: try with flow control on")
+                f.write_str("; it may require SQ flow control: try with flow control on")
             }
             (code, _) if code == Status::CONNECT_INVALID_HOST.code() => {
                 write!(f, "; the target must allow our host name, {host}")

@@ -36,7 +36,7 @@ pub enum Failure {
     TimedOut,
     /// The first Flush after a reconnect: writes before the reconnect that were not flushed may be lost.
     #[error(
-        "reconnected since the last flush: what was written before and not flushed must be written again"
+        "reconnected since the last flush: earlier unflushed writes may be lost and must be written again"
     )]
     Unflushed,
     /// Cancelled by the caller before it was executed.

@@ -143,7 +143,7 @@ fn digests_must_be_agreed_exactly() {
     };
     let target = Target::with(Config { ic_resp: Some(Box::new(hook)), ..Config::default() });
     let error = Association::connect(&target.address(), options().with_digests()).unwrap_err();
-    assert!(error.to_string().contains("does not agree to the digests"), "{error}");
+    assert!(error.to_string().contains("does not accept the requested digests"), "{error}");
     assert!(error.is_permanent());
 }
 

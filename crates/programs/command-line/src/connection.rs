@@ -117,18 +117,16 @@ impl HostOptions {
         let credentials = self.credentials(&mut wanted)?;
         if concat && credentials.is_none() {
             return Err(Failure::usage(
-                "--concat: authentication generates the key of TLS: add --dhchap-secret FILE",
+                "--concat needs authentication, which generates the TLS key: add --dhchap-secret FILE",
             ));
         }
         if self.reauthenticate.is_some() && concat {
             return Err(Failure::usage(format!(
-                "the configuration wants --concat for {address}, with which --reauthenticate does not go"
+                "the configuration sets --concat for {address}, which excludes --reauthenticate"
             )));
         }
         if self.reauthenticate.is_some() && credentials.is_none() && !address.is_discovery() {
-            return Err(Failure::usage(
-                "--reauthenticate: there is no secret to do so with: add --dhchap-secret FILE",
-            ));
+            return Err(Failure::usage("--reauthenticate needs a secret: add --dhchap-secret FILE"));
         }
         let options = Options {
             digests,
@@ -180,7 +178,7 @@ impl HostOptions {
             Some(path) => Some(key_of(path)?),
             None if wanted.tls => Some(wanted.tls_key.take().ok_or_else(|| {
                 Failure::usage(format!(
-                    "the configuration wants TLS for {address}, and has no tls_key for it: add that, or name a file with \
+                    "the configuration requires TLS for {address}, but has no tls_key for it: add one, or name a file with \
                      --tls --tls-key FILE"
                 ))
             })?),
@@ -190,7 +188,7 @@ impl HostOptions {
         match key {
             Some(key) => Ok(Some(Arc::new(HostKeys { key, derivation }))),
             None if self.tls_key_compat && !address.is_discovery() => Err(Failure::usage(
-                "--tls-key-compat says how to derive a key of TLS: add --tls --tls-key FILE",
+                "--tls-key-compat needs a TLS key to derive from: add --tls --tls-key FILE",
             )),
             None => Ok(None),
         }
@@ -243,7 +241,7 @@ impl Connection {
     pub fn address(&self) -> Result<Address, Failure> {
         let Some(text) = &self.address else {
             return Err(Failure::usage(
-                "no address: write HOST[:PORT][/NQN] behind the command, or set NVLANE_ADDR",
+                "no address: write HOST[:PORT][/NQN] after the command, or set NVLANE_ADDR",
             ));
         };
         text.parse().map_err(|error| Failure::usage(format!("address: {error}")))

@@ -50,7 +50,7 @@ fn filter(text: &str) -> Result<String, String> {
     let is_ours = |word: &str| word.starts_with("nvlane") || word.contains(['=', '[']);
     match text.split(',').find(|word| !is_level(word) && !is_ours(word)) {
         Some(word) => Err(format!(
-            "{word:?} is no level: write error, warn, info, debug, trace or off, or filters such as info,nvlane_subsystem=debug"
+            "{word:?} is not a log level: write error, warn, info, debug, trace or off, or filters such as info,nvlane_subsystem=debug"
         )),
         None => EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string()),
     }

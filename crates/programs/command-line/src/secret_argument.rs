@@ -14,9 +14,7 @@ pub fn source_of(argument: &Path) -> Result<SecretSource, Failure> {
     let text = argument.to_str().unwrap_or_default();
     // As nvme-cli takes it: every user could read it, and the shell remembers it.
     if ["DHHC-1:", "NVMeTLSkey-1:"].iter().any(|form| text.starts_with(form)) {
-        return Err(Failure::usage(
-            "a secret is not an argument: put it into a file of its own, and name that",
-        ));
+        return Err(Failure::usage("a secret cannot be an argument: write it to a file and name the file"));
     }
     match text.split_once(':') {
         Some(("keyring" | "env" | "credential" | "file", _)) => text.parse().map_err(Failure::usage),

@@ -414,7 +414,7 @@ fn ask(
             }
         }
         if !is_answered {
-            return Err(wrong("the far side answers what was not asked"));
+            return Err(wrong("the far side sent an answer without a request"));
         }
         if !worked {
             std::hint::spin_loop();

@@ -115,7 +115,7 @@ impl fmt::Display for Mix {
 /// An invalid mix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no mix: write ycsb-a to ycsb-d or ycsb-f, or percentages such as get=90,set=10, which add up to 100"
+    "{0:?} is not a mix: write ycsb-a to ycsb-d or ycsb-f, or percentages such as get=90,set=10, which add up to 100"
 )]
 pub struct NoMix(String);
 
@@ -316,7 +316,7 @@ pub enum KeyValueError {
     #[error("values that are updated cannot be verified")]
     Unverifiable,
     /// An update is of whole elements.
-    #[error("values of {bytes} bytes are no vectors of 64-bit numbers: updates need multiples of 8")]
+    #[error("values of {bytes} bytes are not vectors of 64-bit numbers: updates need multiples of 8")]
     NoVector {
         /// Bytes of a value.
         bytes: u32,
@@ -554,7 +554,7 @@ impl fmt::Display for Report {
             }
         }
         if self.is_verified {
-            writeln!(f, "verified: {} values were not what was stored", self.mismatches)?;
+            writeln!(f, "verified: {} values differ from the stored ones", self.mismatches)?;
         }
         Ok(())
     }

@@ -127,7 +127,7 @@ pub enum RunError {
     #[error(transparent)]
     Host(#[from] host::Error),
     /// Nothing happened for too long before the load began.
-    #[error("the target answered nothing for {waited_s} s while the load was prepared")]
+    #[error("the target did not answer for {waited_s} s while the load was prepared")]
     Silent {
         /// How long, s.
         waited_s: u64,

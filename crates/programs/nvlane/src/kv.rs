@@ -143,7 +143,7 @@ impl Way {
 impl OnlyPlace {
     fn connect(&self) -> Result<BlockingKeyValue, Failure> {
         let missing =
-            || Failure::usage("no address: write HOST[:PORT]/NQN behind the command, or set NVLANE_ADDR");
+            || Failure::usage("no address: write HOST[:PORT]/NQN after the command, or set NVLANE_ADDR");
         self.way.connect(self.address.as_ref().ok_or_else(missing)?)
     }
 }

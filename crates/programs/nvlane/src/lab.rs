@@ -27,7 +27,7 @@ pub(crate) fn become_lab() -> Ended {
     let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
     Err(match error.kind() {
         io::ErrorKind::NotFound => Failure::usage(
-            "study and probe are of the program nvlane-lab, which is neither beside this one nor on the path: \
+            "study and probe are commands of the program nvlane-lab, which is neither beside this one nor on the path: \
              cargo install --path lab/nvlane-lab, from the source of this version",
         ),
         _ => Failure::new(Kind::Failed, format!("cannot start {}: {error}", program.display())),

@@ -101,7 +101,7 @@ fn ask(path: &Path, pid: Option<u32>, is_forced: bool, timeout: Duration) -> Res
     let process = head.process;
     if let Some(pid) = pid.filter(|pid| *pid != process.pid) {
         let (path, written_by) = (path.display(), process.pid);
-        let message = format!("{path} was written by process {written_by}, not by {pid}: nothing was asked");
+        let message = format!("{path} was written by process {written_by}, not by {pid}: no signal was sent");
         return Err(Failure::new(Kind::Unreachable, message));
     }
     let target = open(path, process, owner)?;
@@ -146,7 +146,7 @@ fn open(path: &Path, process: ProcessId, owner: u32) -> Result<OwnedFd, Failure>
         return Err(ended(path, process));
     }
     let refused = |why: String| {
-        let message = format!("{} names process {}, {why}: nothing was asked", path.display(), process.pid);
+        let message = format!("{} names process {}, {why}: no signal was sent", path.display(), process.pid);
         Err(Failure::new(Kind::Unreachable, message))
     };
     if facts.user != owner {
@@ -154,7 +154,7 @@ fn open(path: &Path, process: ProcessId, owner: u32) -> Result<OwnedFd, Failure>
     }
     // Other processes may have such a command line: SIGHUP ends none that handles it.
     if !(facts.is_target && facts.handles_hup) {
-        return refused("which is no nvlane target".into());
+        return refused("which is not an nvlane target".into());
     }
     Ok(target)
 }

@@ -249,7 +249,9 @@ fn warn_about_memory(config: &TargetConfig) {
 
 /// Starts a thread beside the reactors.
 pub(crate) fn start_thread(work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-    std::thread::Builder::new().spawn(work).context("this user may have no more threads (ulimit -u)")?;
+    std::thread::Builder::new()
+        .spawn(work)
+        .context("cannot start a thread: check the user's limit (ulimit -u)")?;
     Ok(())
 }
 

@@ -158,7 +158,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Host>, Problem> {
                 "line {line}, column {column}: a value of another type than libnvme's format has here (an array of hosts with hostnqn, \
                  subsystems with nqn, and ports with transport, traddr, trsvcid)"
             ),
-            _ => format!("this is no JSON: {error}"),
+            _ => format!("this is not JSON: {error}"),
         })
     })
 }
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn mistakes_have_a_line_and_never_a_key() {
         for (text, part) in [
-            ("", "this is no JSON"),
+            ("", "this is not JSON"),
             ("[\n{\"hostnqn\": \"nqn.h\",}]", "line 2"),
             ("[{\"subsystems\":\n[{\"ports\": [{\"tls\": \"NVMeTLSkey-1:01:secret\"}]}]}]", "line 2"),
             ("{\"hosts\": {}}", "another type"),

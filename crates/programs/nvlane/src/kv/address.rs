@@ -39,7 +39,7 @@ pub(crate) fn complete(
         // An address without a subsystem is treated as an address.
         None if first.is_some_and(|word| word.len() > 16 || word.to_str().is_some_and(has_port)) => Ok(words),
         None => Err(Failure::usage(format!(
-            "no address: write HOST[:PORT]/NQN behind `kv {}`, or set NVLANE_ADDR",
+            "no address: write HOST[:PORT]/NQN after `kv {}`, or set NVLANE_ADDR",
             verb.get_name()
         ))),
     }

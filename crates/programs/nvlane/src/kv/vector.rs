@@ -127,7 +127,7 @@ fn encode(word: &str, element: ElementCode) -> Result<u64, Failure> {
             number.and_then(|number| u64::try_from(number & ((1i128 << bits) - 1)).ok())
         }
     };
-    bits.ok_or_else(|| Failure::usage(format!("{word:?} is no {element}")))
+    bits.ok_or_else(|| Failure::usage(format!("{word:?} is not a value of type {element}")))
 }
 
 /// Prints the element in the low bytes of a word.
@@ -163,7 +163,7 @@ fn check_function(function: VectorFunction, element: ElementCode) -> Result<(), 
     let is_bitwise = matches!(function, VectorFunction::AND | VectorFunction::OR | VectorFunction::XOR);
     match element {
         ElementCode::F32 | ElementCode::F64 if is_bitwise => {
-            Err(Failure::usage(format!("there is no {function} of {element}: write add, min or max")))
+            Err(Failure::usage(format!("{function} is not defined for {element}: use add, min or max")))
         }
         _ => Ok(()),
     }

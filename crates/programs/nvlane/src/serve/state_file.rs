@@ -110,7 +110,9 @@ impl StateFile {
     pub(super) fn check(path: Option<&Path>) -> Result<(), Failure> {
         let Some(path) = path else { return Ok(()) };
         if is_standard(path) {
-            return Err(Failure::usage("the state is a file that is replaced as a whole: name one"));
+            return Err(Failure::usage(
+                "--state replaces its file as a whole, so it cannot be standard output: name a file",
+            ));
         }
         check_place(path).map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))
     }

@@ -159,5 +159,5 @@ fn digests_that_are_not_agreed_to_are_said() {
         Then::GoOn
     });
     let line = run(["identify", "-H", &address]).complaint(4);
-    assert!(line.contains("does not agree to the digests asked for"), "{line}");
+    assert!(line.contains("does not accept the requested digests"), "{line}");
 }

@@ -86,7 +86,7 @@ fn a_file_that_is_named_must_be_right() {
     assert!(complaint.contains("config.json: cannot be read: No such file"), "{complaint}");
     write(&file, "[{\n\"hostnqn\": }]");
     let complaint = identify(&target, &file, &[]).complaint(2);
-    assert!(complaint.contains("this is no JSON") && complaint.contains("line 2"), "{complaint}");
+    assert!(complaint.contains("this is not JSON") && complaint.contains("line 2"), "{complaint}");
     write(&file, &config(&target, r#""dhchap_key": "DHHC-1:01:c2VjcmV0:""#));
     let complaint = identify(&target, &file, &[]).complaint(2);
     assert!(complaint.contains("dhchap_key of host") && !complaint.contains("c2VjcmV0"), "{complaint}");

@@ -53,7 +53,7 @@ fn numbers_and_vectors_change_at_the_target() {
     assert_eq!(vector(&["v", "reduce", "-e", "i32", "-f", "max", "-100"]).text(), "12\n");
     assert_eq!(vector(&["v", "filter", "-e", "i32", "less", "12"]).text(), "11\n9\n");
     let wrong = vector(&["v", "update", "-e", "f32", "-f", "xor", "1"]).complaint(2);
-    assert_eq!(wrong, "there is no xor of f32: write add, min or max");
+    assert_eq!(wrong, "xor is not defined for f32: use add, min or max");
     let wrong = vector(&["v", "reduce", "-e", "u64"]).complaint(MISSING);
     assert!(
         wrong.starts_with("v is not a usable vector of u64") && wrong.contains("not a multiple of 8"),
@@ -131,7 +131,7 @@ fn a_bench_checks_what_it_gets_and_reports_it() {
     assert!(text.contains("add ") && text.contains("modify "), "{text}");
     assert!(!text.contains("not there"), "what was begun before the clock is not missing: {text}");
     let refused = kv(&target, "bench", &["--mix", "put"]).complaint(2);
-    assert!(refused.contains("is no mix"), "{refused}");
+    assert!(refused.contains("is not a mix"), "{refused}");
     let block = Target::serving(&["ram:16M"]);
     let refused = kv(&block, "get", &["k"]).complaint(4);
     assert!(refused.contains("not a key-value namespace"), "{refused}");

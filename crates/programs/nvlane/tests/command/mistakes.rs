@@ -79,7 +79,7 @@ fn numbers_and_times_say_what_they_should_be() {
         (&["kv", "bench", "-t", "0"], "at least 0.001 seconds"),
         (&["kv", "bench", "-b", "70000"], "0..=65535"),
         (&["target", "--busy-poll", "x"], "write a whole number"),
-        (&["--log", "inof", "list"], "is no level"),
+        (&["--log", "inof", "list"], "is not a log level"),
     ] {
         let line = run(command).complaint(USAGE);
         assert!(line.contains(hint), "{command:?}: {line}");

@@ -253,7 +253,7 @@ fn reload_signals_nothing_but_a_target_of_the_file_s_owner() {
     let process = serde_json::json!({ "process": { "pid": victim.id(), "start_ticks": start_ticks } });
     fs::write(&path, process.to_string()).expect("written");
     let line = complain(4);
-    assert!(line.contains("which is no nvlane target: nothing was asked"), "{line}");
+    assert!(line.contains("which is not an nvlane target: no signal was sent"), "{line}");
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(victim.try_wait().expect("a child"), None, "it runs on");
     victim.kill().and_then(|()| victim.wait()).expect("it ends");
@@ -280,7 +280,7 @@ fn reload_signals_nothing_but_a_target_of_the_file_s_owner() {
     fs::copy(&state, &path).expect("copied");
     if std::os::unix::fs::chown(&path, Some(12345), None).is_ok() {
         let line = complain(4);
-        assert!(line.contains("but the file belongs to user 12345: nothing was asked"), "{line}");
+        assert!(line.contains("but the file belongs to user 12345: no signal was sent"), "{line}");
     }
     target.end();
 }
