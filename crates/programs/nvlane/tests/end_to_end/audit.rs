@@ -51,11 +51,12 @@ impl Audited {
         self.directory.path().join("audit")
     }
 
-    /// The lines so far.
+    /// The whole lines so far: the last one may be in writing.
     fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path()).expect("a log");
         assert!(text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n')), "{text:?}");
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
     /// Waits for the line of an event that satisfies the condition.
