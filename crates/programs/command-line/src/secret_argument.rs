@@ -38,8 +38,8 @@ mod tests {
             assert_eq!(source_of(Path::new(text)).expect("a reference"), source, "{text}");
         }
         for (text, part) in [
-            ("DHHC-1:00:c2VjcmV0:", "not an argument"),
-            ("NVMeTLSkey-1:01:c2VjcmV0:", "not an argument"),
+            ("DHHC-1:00:c2VjcmV0:", "cannot be an argument"),
+            ("NVMeTLSkey-1:01:c2VjcmV0:", "cannot be an argument"),
             ("keyring:", "expected file:PATH"),
         ] {
             let error = source_of(Path::new(text)).expect_err("no reference").to_string();
