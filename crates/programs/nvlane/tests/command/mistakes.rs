@@ -144,7 +144,7 @@ fn a_state_file_takes_the_place_of_nothing_but_a_file() {
     let pipe = directory.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()));
     let pipe = pipe.to_str().expect("text");
-    for (path, why) in [(pipe, "pipe: it is no regular file"), ("-", "name one")] {
+    for (path, why) in [(pipe, "pipe: it is no regular file"), ("-", "name a file")] {
         let command = ["target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--state", path];
         let line = run(command).complaint(USAGE);
         assert!(line.contains(why), "{line}");
