@@ -42,7 +42,7 @@ impl<T: Touches> Memory<T> {
         self.touches.begin_operation();
     }
 
-    /// What is told of accesses.
+    /// The counter of accesses.
     pub(crate) fn touches(&self) -> &T {
         &self.touches
     }

@@ -1,9 +1,9 @@
-//! What becomes of the accesses of operations to lines: nothing, or a count.
+//! Counts of the cache lines that operations access, in tests and studies only.
 
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Told of each access to lines. In partitions that serve, it has no size and compiles to nothing.
+/// Counts accesses to lines. In partitions that serve, the type has no size and its calls compile to nothing.
 pub(crate) trait Touches: Default {
     /// Begins an operation.
     fn begin_operation(&self);
@@ -12,7 +12,7 @@ pub(crate) trait Touches: Default {
     fn touch(&self, lines: Range<u32>, is_write: bool);
 }
 
-/// What partitions have: a count only in the tests of this crate.
+/// The type of partitions: counts only in the tests of this crate.
 #[cfg(test)]
 pub(crate) type Usual = Counted;
 #[cfg(not(test))]

@@ -56,7 +56,7 @@ pub fn is_range_locked(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Res
 
 /// Whether anybody has a file open for writing: a process, or the kernel (loop devices). `file` is open for reading
 /// only. `None` if the system does not report it: for files of other users, and on file systems without leases. Network
-/// file systems may report it for files that nobody has open.
+/// file systems may report it for files that no program has open.
 #[must_use]
 pub fn is_open_for_writing(file: BorrowedFd<'_>) -> Option<bool> {
     let set = |command: i32, value: i32| {

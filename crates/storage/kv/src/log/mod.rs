@@ -312,10 +312,10 @@ struct Segment {
     rest_at: u64,
 }
 
-/// The superblock, and what it is to show next.
+/// The superblock in the file, and the values of the next one.
 #[derive(Debug)]
 struct Superblock {
-    /// That in the file. Only slots of segments older than it names may be overwritten.
+    /// The superblock in the file. Only slots of segments older than it names may be overwritten.
     recorded: LogSuperblock,
     /// Whether one with the durable end of the head is wanted.
     is_mark_wanted: bool,
@@ -323,7 +323,7 @@ struct Superblock {
     expires_until_s: i64,
 }
 
-/// What is known of the head besides its segment, which is the last one in use.
+/// State of the head besides its segment, which is the last one in use.
 #[derive(Debug, Default)]
 struct LogHead {
     /// Whether this run has begun it, so that records can be appended.

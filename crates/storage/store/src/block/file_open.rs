@@ -425,7 +425,7 @@ const QEMU_UNSHARED: u64 = 200;
 const QEMU_READ: u64 = 0;
 const QEMU_WRITE: u64 = 1;
 const QEMU_RESIZE: u64 = 3;
-/// The rights that a writable namespace uses, and those of them that nobody else may use.
+/// The rights that a writable namespace uses, and those that it denies to other programs.
 const QEMU_USES: [u64; 3] = [QEMU_READ, QEMU_WRITE, QEMU_RESIZE];
 const QEMU_KEEPS: [u64; 2] = [QEMU_WRITE, QEMU_RESIZE];
 

@@ -98,7 +98,7 @@ impl MemcachedGate {
         password: &[u8],
     ) -> Result<String, Option<String>> {
         let lists = self.get(listener).map(|trust| trust.users).unwrap_or_default();
-        // Without a list nobody has to authenticate any more, but this connection began when there was a list.
+        // The listener has no list any more, but had one when this connection began: no user is accepted.
         let found: Vec<Option<&str>> = lists.iter().map(|users| users.find(name, password)).collect();
         match found.first() {
             Some(Some(user)) if found.iter().all(Option::is_some) => Ok((*user).to_owned()),
@@ -148,7 +148,7 @@ mod tests {
         gate.restrict(1, &users("b:2\nc:3\n"));
         assert_eq!(gate.authenticate(1, b"b", b"2"), Ok("b".into()));
         assert!(gate.authenticate(1, b"a", b"1").is_err() && gate.authenticate(1, b"c", b"3").is_err());
-        // Nor does a listener that will ask nobody any more admit anybody before.
+        // A reload that removes the list admits no further user before it is applied.
         gate.restrict(1, &MemcachedTrust::default());
         assert!(gate.passage(1).expect("known").authenticates);
         gate.set(1, MemcachedTrust::default());

@@ -21,7 +21,7 @@ pub(super) struct KeyPairs {
 }
 
 impl KeyPairs {
-    /// A key pair of this group, given to nobody else; `None` if there is none.
+    /// An unused key pair of this group; `None` if there is none.
     pub(super) fn take(&mut self, group: Group) -> Option<KeyPair> {
         if group > GROUP_MAX {
             return None;
