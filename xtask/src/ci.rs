@@ -18,8 +18,7 @@ pub(crate) struct Options {
 
 /// What follows `make check`. What computes on its own runs beside what waits, so that no core is idle.
 const STEPS: &[Step] = &[
-    Step::new("optimized programs", 600, || build_optimized(&["nvlane", "nvlane-lab", "nvlane-sim"]))
-        .beside(),
+    Step::new("optimized programs", 600, || build_optimized(&["nvlane", "nvlane-sim"])).beside(),
     Step::new("dependencies", 400, deny::run).beside(),
     Step::new("instructions", 400, || instructions::run(&instructions::Options::default())).beside(),
     Step::new("simulation", 1000, sim::run_many).beside(),
@@ -27,9 +26,10 @@ const STEPS: &[Step] = &[
     Step::new("programs", 60, || build_programs(&["nvlane", "nvlane-lab"])),
     Step::new("quickstart", 60, quickstart),
     Step::new("system calls", 60, syscalls::run),
+    // Most of its tests sleep.
+    Step::new("clients", 180, || clients::run(&clients::Options::default())).beside(),
     Step::new("torture", 200, torture::run_some),
-    Step::new("clients", 180, || clients::run(&clients::Options::default())),
-    Step::new("interop", 750, || interop::run(&interop::Options::default())),
+    Step::new("interop", 600, || interop::run(&interop::Options::default())),
 ];
 
 /// Runs every check except measurements and soak tests, or one of them.

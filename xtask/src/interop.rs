@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use behaviours::{BEHAVIOURS, Behaviour, Side};
 use guest::Guest;
 use outside::Outside;
@@ -52,6 +52,9 @@ pub(crate) struct Options {
     /// Engine of the target under test: uring or epoll
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
+    /// Also run the behaviours that `make test` leaves to `make soak`, which --list marks
+    #[arg(long)]
+    soak: bool,
     /// Test the laboratory itself, with nvmet in place of nvlane
     #[arg(long)]
     self_check: bool,
@@ -59,8 +62,8 @@ pub(crate) struct Options {
 
 impl Options {
     /// All behaviours, with this engine of the target.
-    pub(crate) fn with_engine(engine: &str) -> Self {
-        Self { engine: Some(engine.to_owned()), ..Self::default() }
+    pub(crate) fn soak(engine: &str) -> Self {
+        Self { engine: Some(engine.to_owned()), soak: true, ..Self::default() }
     }
 }
 
@@ -73,6 +76,7 @@ impl Default for Options {
             jobs: 2,
             target_bin: None,
             engine: None,
+            soak: false,
             self_check: false,
         }
     }
@@ -83,14 +87,16 @@ impl Default for Options {
 /// # Errors
 /// If one fails, or none can be run.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let is_chosen = |behaviour: &&Behaviour| {
-        options.names.is_empty() || options.names.iter().any(|name| behaviour.path().contains(name.as_str()))
+    let is_chosen = |behaviour: &&Behaviour| match &options.names[..] {
+        [] => options.soak || options.list || !behaviour.soak_only,
+        names => names.iter().any(|name| behaviour.path().contains(name.as_str())),
     };
     let chosen: Vec<_> = BEHAVIOURS.iter().filter(is_chosen).collect();
     ensure!(!chosen.is_empty(), "no behaviour is called {}; see --list", options.names.join(" or "));
     if options.list {
         for behaviour in chosen {
-            println!("{:<32}{}", behaviour.path(), summary(behaviour)?);
+            let mark = if behaviour.soak_only { " (make soak)" } else { "" };
+            println!("{:<32}{}{mark}", behaviour.path(), summary(behaviour)?);
         }
         return Ok(());
     }
@@ -98,7 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         [] => KERNELS.to_vec(),
         some => some.iter().map(String::as_str).collect(),
     };
-    let nvlane = if options.self_check { None } else { Some(binary(options)?) };
+    let nvlane = if options.self_check { None } else { Some(binary(options, &chosen)?) };
     deps::lab(&kernels)?;
 
     let mut queue = Vec::new();
@@ -306,12 +312,14 @@ fn stop(target: std::result::Result<Target, PoisonError<Target>>) -> Result<()> 
 }
 
 /// The binary to test, built if need be.
-fn binary(options: &Options) -> Result<PathBuf> {
+fn binary(options: &Options, chosen: &[&Behaviour]) -> Result<PathBuf> {
     if let Some(path) = &options.target_bin {
         return path.canonicalize().with_context(|| format!("no binary {}", path.display()));
     }
-    // Emulated guests run it, too, and the laboratory beside it.
-    build_optimized(&["nvlane-lab"])?;
+    // Emulated guests run it, too; those of `make soak` also the laboratory beside it.
+    if chosen.iter().any(|behaviour| behaviour.soak_only) {
+        build_optimized(&["nvlane-lab"])?;
+    }
     optimized_program("nvlane")
 }
 
@@ -320,10 +328,9 @@ fn summary(behaviour: &Behaviour) -> Result<String> {
     let path = root().join("interop").join(behaviour.path() + ".sh");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let head = text.lines().skip(1).map_while(|line| line.strip_prefix("# ")).collect::<Vec<_>>().join(" ");
-    match head.split_once(". ") {
-        Some((sentence, _)) => Ok(sentence.to_owned()),
-        None => bail!("{}: no head", path.display()),
-    }
+    ensure!(!head.is_empty(), "{}: no head", path.display());
+    let sentence = head.split_once(". ").map_or(head.as_str(), |(sentence, _)| sentence);
+    Ok(sentence.trim_end_matches('.').to_owned())
 }
 
 /// The text after the last such mark in a log.

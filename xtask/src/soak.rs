@@ -20,7 +20,8 @@ const STEPS: &[Step] = &[
     Step::new("simulation", 2400, sim::run_long),
     Step::new("fuzzers", 1800, || fuzz::run(&fuzz::Options::default())),
     Step::new("torture", 2400, torture::run_long),
-    Step::new("interop, epoll", 1200, || interop::run(&interop::Options::with_engine("epoll"))),
+    Step::new("interop", 1200, || interop::run(&interop::Options::soak("uring"))),
+    Step::new("interop, epoll", 1200, || interop::run(&interop::Options::soak("epoll"))),
     Step::new("memcheck", 1800, || miri::run(&miri::Options { memcheck: true })),
     Step::new("coverage", 600, coverage::run),
 ];

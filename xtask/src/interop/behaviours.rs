@@ -26,11 +26,17 @@ pub(crate) struct Behaviour {
     pub(crate) limit_s: u64,
     /// Whether the older kernels are left out unless they are named: they differ in little that it tries.
     pub(crate) newest_only: bool,
+    /// Whether `make test` leaves it out: it takes over a minute, and other behaviours try most of what it tries.
+    pub(crate) soak_only: bool,
 }
 
 impl Behaviour {
     const fn on_newest(self) -> Self {
         Self { newest_only: true, ..self }
+    }
+
+    const fn in_soak(self) -> Self {
+        Self { soak_only: true, ..self }
     }
 
     /// Where its script is below `interop/`, without `.sh`; also what users call it.
@@ -45,24 +51,31 @@ impl Behaviour {
 }
 
 const fn host(name: &'static str, namespaces: &'static [&'static str], limit_s: u64) -> Behaviour {
-    Behaviour { side: Side::LinuxHost, name, namespaces, limit_s, newest_only: false }
+    Behaviour { side: Side::LinuxHost, name, namespaces, limit_s, newest_only: false, soak_only: false }
 }
 
 const fn target(name: &'static str, limit_s: u64) -> Behaviour {
-    Behaviour { side: Side::LinuxTarget, name, namespaces: &[], limit_s, newest_only: false }
+    Behaviour {
+        side: Side::LinuxTarget,
+        name,
+        namespaces: &[],
+        limit_s,
+        newest_only: false,
+        soak_only: false,
+    }
 }
 
 const fn network(name: &'static str, limit_s: u64) -> Behaviour {
-    Behaviour { side: Side::Network, name, namespaces: &[], limit_s, newest_only: false }
+    Behaviour { side: Side::Network, name, namespaces: &[], limit_s, newest_only: false, soak_only: false }
 }
 
 const fn disk(name: &'static str, limit_s: u64) -> Behaviour {
-    Behaviour { side: Side::Disk, name, namespaces: &[], limit_s, newest_only: false }
+    Behaviour { side: Side::Disk, name, namespaces: &[], limit_s, newest_only: false, soak_only: false }
 }
 
 /// In execution order: long ones first, so that no guest is left with one at the end.
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    target("brd", 400).on_newest(),
+    target("brd", 400).on_newest().in_soak(),
     target("file", 300).on_newest(),
     target("target-returns", 120).on_newest(),
     target("ana", 120).on_newest(),
@@ -73,8 +86,8 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("discover", 30),
     network("adq", 300).on_newest(),
     network("adq-sock-ops", 240).on_newest(),
-    network("stacks", 300).on_newest(),
-    network("study-interface", 600).on_newest(),
+    network("stacks", 300).on_newest().in_soak(),
+    network("study-interface", 600).on_newest().in_soak(),
     disk("power-cuts", 400).on_newest(),
     disk("clock", 240).on_newest(),
     host("fio-verify", &["1=ram:64M"], 240),
@@ -132,5 +145,13 @@ mod tests {
         let rows: BTreeSet<_> = BEHAVIOURS.iter().map(super::Behaviour::path).collect();
         assert_eq!(rows.len(), BEHAVIOURS.len(), "a row is there twice");
         assert_eq!(rows, scripts);
+    }
+
+    #[test]
+    fn every_script_has_a_summary() {
+        for behaviour in BEHAVIOURS {
+            let summary = crate::interop::summary(behaviour).expect("a head");
+            assert!(summary.len() > 20 && !summary.ends_with('.'), "{}: {summary}", behaviour.path());
+        }
     }
 }
