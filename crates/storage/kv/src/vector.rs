@@ -104,11 +104,23 @@ impl Element {
         let is_bitwise = matches!(function, Function::And | Function::Or | Function::Xor);
         if is_float && is_bitwise { Err(VectorError::Function) } else { Ok(()) }
     }
+
+    /// The element whose loop has the same result: signs matter to Min and Max only.
+    fn computed_by(self, function: Function) -> Self {
+        match self {
+            _ if matches!(function, Function::Min | Function::Max) => self,
+            Self::I8 => Self::U8,
+            Self::I16 => Self::U16,
+            Self::I32 => Self::U32,
+            Self::I64 => Self::U64,
+            unsigned_or_float => unsigned_or_float,
+        }
+    }
 }
 
 /// The functions of one type, selected once per call so that each loop contains one.
 macro_rules! with_function {
-    (int $type:ty, $function:expr, $each:ident, ($($argument:expr),*)) => {
+    (unsigned $type:ty, $function:expr, $each:ident, ($($argument:expr),*)) => {
         match $function {
             Function::Add => $each!($type, <$type>::wrapping_add, $($argument),*),
             Function::Min => $each!($type, |a: $type, b: $type| a.min(b), $($argument),*),
@@ -116,6 +128,12 @@ macro_rules! with_function {
             Function::And => $each!($type, |a: $type, b: $type| a & b, $($argument),*),
             Function::Or => $each!($type, |a: $type, b: $type| a | b, $($argument),*),
             Function::Xor => $each!($type, |a: $type, b: $type| a ^ b, $($argument),*),
+        }
+    };
+    (signed $type:ty, $function:expr, $each:ident, ($($argument:expr),*)) => {
+        match $function {
+            Function::Min => $each!($type, |a: $type, b: $type| a.min(b), $($argument),*),
+            _ => $each!($type, |a: $type, b: $type| a.max(b), $($argument),*),
         }
     };
     (float $type:ty, $function:expr, $each:ident, ($($argument:expr),*)) => {
@@ -129,15 +147,15 @@ macro_rules! with_function {
 
 macro_rules! with_element {
     ($element:expr, $function:expr, $each:ident, $arguments:tt) => {
-        match $element {
-            Element::U8 => with_function!(int u8, $function, $each, $arguments),
-            Element::U16 => with_function!(int u16, $function, $each, $arguments),
-            Element::U32 => with_function!(int u32, $function, $each, $arguments),
-            Element::U64 => with_function!(int u64, $function, $each, $arguments),
-            Element::I8 => with_function!(int i8, $function, $each, $arguments),
-            Element::I16 => with_function!(int i16, $function, $each, $arguments),
-            Element::I32 => with_function!(int i32, $function, $each, $arguments),
-            Element::I64 => with_function!(int i64, $function, $each, $arguments),
+        match $element.computed_by($function) {
+            Element::U8 => with_function!(unsigned u8, $function, $each, $arguments),
+            Element::U16 => with_function!(unsigned u16, $function, $each, $arguments),
+            Element::U32 => with_function!(unsigned u32, $function, $each, $arguments),
+            Element::U64 => with_function!(unsigned u64, $function, $each, $arguments),
+            Element::I8 => with_function!(signed i8, $function, $each, $arguments),
+            Element::I16 => with_function!(signed i16, $function, $each, $arguments),
+            Element::I32 => with_function!(signed i32, $function, $each, $arguments),
+            Element::I64 => with_function!(signed i64, $function, $each, $arguments),
             Element::F32 => with_function!(float f32, $function, $each, $arguments),
             Element::F64 => with_function!(float f64, $function, $each, $arguments),
         }
