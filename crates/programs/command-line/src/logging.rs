@@ -5,10 +5,11 @@ use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
 use tracing::field::Field;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 use wire::text::without_hidden;
 
 use crate::journal;
@@ -47,12 +48,12 @@ fn filter(text: &str) -> Result<String, String> {
         return Ok(String::new());
     }
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
-    let is_ours = |word: &str| word.starts_with("nvlane") || word.contains(['=', '[']);
+    let is_ours = |word: &str| !word.contains('[') && (word.starts_with("nvlane") || word.contains('='));
     match text.split(',').find(|word| !is_level(word) && !is_ours(word)) {
         Some(word) => Err(format!(
             "{word:?} is not a log level: write error, warn, info, debug, trace or off, or filters such as info,nvlane_subsystem=debug"
         )),
-        None => EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string()),
+        None => text.parse::<Targets>().map(|_| text.to_owned()).map_err(|error| error.to_string()),
     }
 }
 
@@ -80,8 +81,9 @@ impl<W: Write> Write for Visible<'_, W> {
 pub fn start(options: &LogOptions, usual: &str) {
     // An empty variable is one that is not set.
     let wanted = options.log.as_deref().filter(|wanted| !wanted.is_empty()).unwrap_or(usual);
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(wanted))
+    let filter: Targets = wanted.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO));
+    let registry = tracing_subscriber::registry().with(filter);
+    let layer = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         // If the reader of the log has closed it, reporting that on standard error would panic.
         .log_internal_errors(false)
@@ -90,11 +92,15 @@ pub fn start(options: &LogOptions, usual: &str) {
     let _ = match options.log_format {
         LogFormat::Text => {
             let fields = debug_fn(write_field).delimited(" ");
-            let builder = builder.with_target(false).fmt_fields(fields);
+            let layer = layer.with_target(false).fmt_fields(fields);
             // The journal has the time of each line.
-            if journal::is_stderr() { builder.without_time().try_init() } else { builder.try_init() }
+            if journal::is_stderr() {
+                registry.with(layer.without_time()).try_init()
+            } else {
+                registry.with(layer).try_init()
+            }
         }
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
     };
 }
 
@@ -107,7 +113,7 @@ mod tests {
         for good in ["", "warn", "INFO", "off", "info,nvlane_subsystem=debug", "nvlane_subsystem::control"] {
             assert!(filter(good).is_ok(), "{good}");
         }
-        for bad in ["inof", "info;debug", "nvlane_subsystem=loud", "nonsense==,"] {
+        for bad in ["inof", "info;debug", "nvlane_subsystem=loud", "nonsense==,", "[span]=debug"] {
             assert!(filter(bad).is_err(), "{bad}");
         }
     }
