@@ -35,7 +35,7 @@ const BARS: [Bar; 2] = [
 
 /// Package and name of each bench without external requirements.
 const BENCHES: [[&str; 2]; 3] =
-    [["nvlane-load", "cost"], ["nvlane-host", "cost"], ["nvlane-memcached", "processor"]];
+    [["nvlane-load", "cost"], ["nvlane-host-core", "cost"], ["nvlane-memcached", "processor"]];
 
 /// Runs the studies with bars, then the benches.
 ///

@@ -4,7 +4,8 @@
 
 use std::sync::LazyLock;
 
-use host::discovery::{ENTRY_COUNT_MAX, LogReader, address_of};
+use host::discovery::address_of;
+use host_core::discovery_log::{ENTRY_COUNT_MAX, LogReader};
 use wire::discovery::{DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoveryLog};
 use zerocopy::{FromBytes, IntoBytes};
 

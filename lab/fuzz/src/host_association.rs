@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use host::LinkError;
-use host::association_machine::{
+use host::reconnect::{Class, ReconnectSettings};
+use host_core::association_machine::{
     AdminRequest, AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
 };
-use host::reconnect::{Class, ReconnectSettings};
 use peer::session::Event;
 use proto::handshake::HostOffer;
 use proto::host_controller::RequestData;

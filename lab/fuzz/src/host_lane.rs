@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use host::attachment::Attachment;
-use host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use host::{Command, Completion, LinkError, ReplayPolicy};
+use host_core::attachment::Attachment;
+use host_core::lane_core::{LaneAction, LaneCore, LaneSettings};
 use peer::session::Event;
 use proto::handshake::HostOffer;
 use proto::host_limits::Limits;

@@ -1,6 +1,6 @@
 //! Authentication in a run: the secrets of its hosts, and those that the target asks for.
 
-use host::Credentials;
+use host_core::Credentials;
 use linux::random::SplitMix64;
 use linux::randomness::Randomness;
 use subsystem::authentication::{Authentication, Secrets};

@@ -7,7 +7,7 @@ mod stages;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use host::Failure;
+use host_core::Failure;
 use wire::id::Nsid;
 use wire::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use wire::pdu::{CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, DATA_BYTES, FatalErrorStatus, PduType};

@@ -5,14 +5,16 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 
-use host::association_machine::{
+use host_core::association_machine::{
     AdminAnswer, AdminRequest, AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
 };
-use host::attachment::{Attachment, Inaccessible};
-use host::flush_epoch::FlushEpoch;
-use host::lane_core::{LaneAction, LaneCore, LaneSettings};
-use host::reconnect::Class;
-use host::{Completion, Failure, KeyValueNamespace, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
+use host_core::attachment::{Attachment, Inaccessible};
+use host_core::flush_epoch::FlushEpoch;
+use host_core::lane_core::{LaneAction, LaneCore, LaneSettings};
+use host_core::reconnect::Class;
+use host_core::{
+    Completion, Failure, KeyValueNamespace, LinkError, Namespace, ReconnectSettings, ReplayPolicy,
+};
 use proto::ReceivePlan;
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerError, ControllerSettings, RequestData};

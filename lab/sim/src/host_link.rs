@@ -2,8 +2,8 @@
 
 use std::io::{self, IoSliceMut};
 
-use host::LinkError;
-use host::connection_tls::{ConnectionTls, TlsKeys};
+use host_core::LinkError;
+use host_core::connection_tls::{ConnectionTls, TlsKeys};
 use memory::Segment;
 use reactor::{Received, Sent};
 use security::psk::TlsPsk;

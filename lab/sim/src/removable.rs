@@ -7,7 +7,7 @@
 //! From the order to remove it until every reactor has released it, a command may find it or not. Then none may, until
 //! it is added again. Once everything is calm, all must.
 
-use host::Failure;
+use host_core::Failure;
 use wire::status::Status;
 
 use crate::finding::Finding;

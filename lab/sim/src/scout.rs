@@ -1,10 +1,10 @@
 //! A host of the discovery service: reads the log as `host::Discovery` does, after it connects and after each change
 //! event.
 
-use host::Failure;
-use host::association_machine::{AdminAnswer, AdminRequest, ControllerInfo};
-use host::discovery::{Discovered, LogError, LogReader};
-use host::reconnect::Class;
+use host_core::Failure;
+use host_core::association_machine::{AdminAnswer, AdminRequest, ControllerInfo};
+use host_core::discovery_log::{Discovered, LogError, LogReader};
+use host_core::reconnect::Class;
 use proto::host_controller::RequestData;
 use wire::id::Nsid;
 use wire::identify::capabilities::Lpa;

@@ -10,6 +10,8 @@
     )
 )]
 
+use host_core::association_machine::{AdminAnswer, AdminRequest};
+use host_core::reconnect::Class;
 use proto::host_controller::RequestData;
 use wire::feature::{Fid, GetFeatures, SetFeatures};
 use wire::id::Nsid;
@@ -17,9 +19,7 @@ use wire::property::Property;
 use wire::sqe::Sqe;
 
 use crate::association::Association;
-use crate::association_machine::{AdminAnswer, AdminRequest};
 use crate::error::Error;
-use crate::reconnect::Class;
 
 /// A raw admin command, for commands without a method of [`Association`].
 #[derive(Clone, Debug)]

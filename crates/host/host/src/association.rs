@@ -7,6 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
+use host_core::association_machine::{
+    AdminAnswer, AdminRequest, AssociationMachine, AssociationSettings, ControllerInfo,
+};
+use host_core::duration::{ms, ns};
+use host_core::failure::Failure;
+use host_core::key_value::KeyValueNamespace;
+use host_core::link_error::LinkContext;
+use host_core::namespace::Namespace;
+use host_core::queue_map::{LaneClass, QueueMap};
 use proto::host_controller::ControllerSettings;
 use proto::host_namespaces::NamespaceInfo;
 use proto::host_queue::DataBuffer;
@@ -15,23 +24,16 @@ use wire::id::{Nsid, Qid};
 use wire::nqn::Nqn;
 
 use crate::address::Address;
-use crate::association_machine::{
-    AdminAnswer, AdminRequest, AssociationMachine, AssociationSettings, ControllerInfo,
-};
 use crate::association_state::AssociationState;
 use crate::association_thread::{self, Resolve, ThreadSettings};
 use crate::connect::Clock;
-use crate::error::{Error, LinkContext};
+use crate::error::Error;
 use crate::event::Event;
-use crate::failure::Failure;
 use crate::identity::HostIdentity;
-use crate::key_value::KeyValueNamespace;
 use crate::lane::Lane;
 use crate::lane_set::LaneSet;
 use crate::messages::AssociationMessage;
-use crate::namespace::Namespace;
-use crate::options::{Options, ms, ns};
-use crate::queue_map::{LaneClass, QueueMap};
+use crate::options::Options;
 use crate::shared_association::{QueueReservation, SharedAssociation};
 
 /// An association with one controller of a subsystem. Clones share it; it ends when the last clone and lane is dropped.

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use host_core::association_machine::ControllerInfo;
+use host_core::attachment::Attachment;
 use proto::host_namespaces::NamespaceInfo;
 
-use crate::association_machine::ControllerInfo;
-use crate::attachment::Attachment;
 use crate::error::Error;
 use crate::event::Event;
 

@@ -7,20 +7,21 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use host_core::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
+use host_core::attachment::{Attachment, Barrier, Inaccessible};
+use host_core::connection_tls::TlsKeys;
+use host_core::failure::Failure;
+use host_core::link_error::{LinkContext, LinkError};
 use proto::SendBudget;
 use reactor::{Address as Post, Mailbox, MaxSegment, Received};
 use security::tls::HostKeys;
 use wire::log::ana::AnaState;
 
 use crate::address::Address;
-use crate::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
 use crate::association_state::AssociationState;
-use crate::attachment::{Attachment, Barrier, Inaccessible};
 use crate::connect::{Clock, DialSettings, Dialer, Dialled, send};
-use crate::connection_tls::TlsKeys;
-use crate::error::{Error, LinkContext, LinkError};
+use crate::error::Error;
 use crate::event::Event;
-use crate::failure::Failure;
 use crate::messages::{AssociationMessage, LaneMessage};
 use crate::transport::{TLS_HANDSHAKE, Transport};
 use crate::waiting::{Interest, sleep};

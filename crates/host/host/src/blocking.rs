@@ -4,6 +4,11 @@ mod key_value;
 
 use std::time::Duration;
 
+use host_core::failure::Failure;
+use host_core::flush_epoch::FlushEpoch;
+use host_core::namespace::{BlockRange, InvalidCommand, Namespace};
+use host_core::queue_map::LaneClass;
+use host_core::submit::{Command, Completion};
 use wire::status::Status;
 
 pub use key_value::BlockingKeyValue;
@@ -11,13 +16,8 @@ pub use key_value::BlockingKeyValue;
 use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
-use crate::failure::Failure;
-use crate::flush_epoch::FlushEpoch;
 use crate::lane::Lane;
-use crate::namespace::{BlockRange, InvalidCommand, Namespace};
 use crate::options::Options;
-use crate::queue_map::LaneClass;
-use crate::submit::{Command, Completion};
 
 /// Maximum size of one command of a longer transfer, bytes: several are outstanding, and each is copied while the next
 /// ones are on the wire.

@@ -6,11 +6,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use host_core::link_error::LinkError;
 use memory::Segment;
 use proto::SendBudget;
 use reactor::{MaxSegment, SEGMENT_COUNT_MAX, Sent, Socket};
 
-use crate::error::LinkError;
 use crate::transport::Transport;
 use crate::waiting::{Interest, sleep};
 
@@ -267,7 +267,7 @@ mod tests {
         let Dialled::Connected(socket, _) = dial(vec![listener.address()]) else { panic!("connects") };
         let name = wire::nqn::Nqn::discovery();
         let mut transport =
-            Transport::new(socket, crate::connection_tls::TlsKeys::None, &name, &name).unwrap();
+            Transport::new(socket, host_core::connection_tls::TlsKeys::None, &name, &name).unwrap();
         let (short, long) = (vec![1; 32 << 10], vec![2; 128 << 10]);
         let mut sent_bytes = |spent: usize| {
             let mut budget = SendBudget::TURN;

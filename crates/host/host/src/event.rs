@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use host_core::link_error::LinkError;
 use wire::async_event::AsyncEvent;
 use wire::id::Nsid;
 
-use crate::error::{Error, LinkError};
+use crate::error::Error;
 
 /// A change of an association or of its controller; see [`Association::events`](crate::Association::events).
 #[derive(Clone, Debug)]

@@ -13,6 +13,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use host_core::buffer::Window;
+use host_core::failure::Failure;
+use host_core::flush_epoch::FlushEpoch;
+use host_core::namespace::{BlockRange, InvalidCommand, Namespace};
+use host_core::queue_map::LaneClass;
+use host_core::submit::{Command, Completion};
 use proto::host_queue::DataBuffer;
 use reactor::{Address as Post, Mailbox};
 use wire::status::Status;
@@ -22,18 +28,11 @@ use on_thread::on_thread;
 
 use crate::address::Address;
 use crate::association::Association;
-use crate::buffer::Window;
 use crate::error::Error;
-use crate::failure::Failure;
-use crate::flush_epoch::FlushEpoch;
 use crate::handed_over::Rest;
-use crate::key_value::FIRST_BATCH_TAG;
+use crate::key_value_outcome::FIRST_BATCH_TAG;
 use crate::lane::Lane;
-use crate::namespace::{BlockRange, InvalidCommand, Namespace};
 use crate::options::Options;
-use crate::queue_map::LaneClass;
-use crate::reconnect::Class;
-use crate::submit::{Command, Completion};
 
 /// An asynchronous handle of a [`Namespace`], for any thread, task and executor. Clones share its lanes.
 ///
@@ -480,7 +479,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
 
     fn operation(self: &Arc<Self>, request: &Request<B>, driver: &Post<Message<B>>) -> Operation<B> {
         let (id, slot) = (request.id, Arc::clone(&request.slot));
-        let is_write = matches!(request.command.class, Class::Idempotent | Class::Other);
+        let is_write = request.command.changes_data();
         Operation { id, slot, is_write, driver: driver.clone(), lanes: Arc::clone(self) }
     }
 

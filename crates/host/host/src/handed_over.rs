@@ -15,16 +15,16 @@ use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use host_core::duration::ns;
+use host_core::failure::Failure;
+use host_core::queue_map::Rota;
+use host_core::submit::{Command, Completion, Refused, RefusedReason};
 use proto::host_queue::DataBuffer;
 use reactor::{Address as Post, Mailbox, Pause, Wait};
 
 use crate::connect::Clock;
 use crate::error::Error;
-use crate::failure::Failure;
 use crate::lane::Lane;
-use crate::options::ns;
-use crate::queue_map::Rota;
-use crate::submit::{Command, Completion, Refused, RefusedReason};
 use crate::waiting::{Interest, sleep};
 
 /// Maximum sleep of a lane's thread, ns.

@@ -10,6 +10,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use host_core::attachment::Attachment;
+use host_core::duration::ns;
+use host_core::flush_epoch::FlushEpoch;
+use host_core::lane_core::{LaneCore, LaneSettings};
+use host_core::link_error::LinkError;
+use host_core::queue_map::LaneClass;
+use host_core::submit::{Command, Completion, Refused, RefusedReason};
 use proto::doorbell::{Doorbell, Policy};
 use proto::handshake::Agreement;
 use proto::host_queue::DataBuffer;
@@ -23,17 +30,12 @@ use wire::id::Qid;
 pub use self::counters::LaneCounters;
 use self::link::{CloseReason, Link};
 use self::tls_buffers::TlsBuffers;
-use crate::attachment::Attachment;
 use crate::connect::{Clock, DialSettings, Staging, send};
-use crate::error::{Error, LinkError};
-use crate::flush_epoch::FlushEpoch;
-use crate::lane_core::{LaneCore, LaneSettings};
+use crate::error::Error;
 use crate::messages::{AssociationMessage, LaneMessage};
-use crate::options::{Options, ns};
+use crate::options::Options;
 use crate::phases::{SAMPLE_INTERVAL, Stage, Stopwatch};
-use crate::queue_map::LaneClass;
 use crate::shared_association::QueueReservation;
-use crate::submit::{Command, Completion, Refused, RefusedReason};
 use crate::waiting::{Interest, sleep};
 
 /// One I/O queue pair on one connection. `B` is the buffer type of its commands.

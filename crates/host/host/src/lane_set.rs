@@ -5,14 +5,14 @@ mod ready_set;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use host_core::duration::ns;
+use host_core::queue_map::{LaneClass, Rota};
+use host_core::submit::{Command, Completion, Refused};
 use proto::host_queue::DataBuffer;
 use reactor::{Pause, Wait};
 
 use crate::error::Error;
 use crate::lane::Lane;
-use crate::options::ns;
-use crate::queue_map::{LaneClass, Rota};
-use crate::submit::{Command, Completion, Refused};
 use crate::waiting::{Interest, sleep};
 use ready_set::ReadySet;
 

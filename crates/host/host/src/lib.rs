@@ -43,75 +43,61 @@
 //! [`reconnect`] and [`retry`] state which commands are submitted again, and what a caller may rely on after a lost
 //! connection. [`wire`] has the structures of every command, log page and status.
 //!
-//! [`association_machine`] and [`lane_core`] are state machines without sockets, clocks, threads or random numbers, so
-//! that a simulator runs the same code; [`attachment`] and [`flush_epoch`] are their inputs, and [`connection_tls`] is TLS
-//! between them and any socket.
+//! The state machines below are in `nvlane-host-core`, without sockets, clocks, threads or random numbers, so that a
+//! simulator runs the same code.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod address;
 mod admin;
 mod association;
-pub mod association_machine;
 mod association_state;
 mod association_thread;
-pub mod attachment;
-mod authentication;
 mod blocking;
-mod buffer;
 mod connect;
-pub mod connection_tls;
 pub mod discovery;
 mod error;
 mod event;
-mod failure;
-pub mod flush_epoch;
 mod futures;
 mod handed_over;
 mod identify;
 mod identity;
-pub mod key_value;
-mod known_namespaces;
+mod key_value_outcome;
 mod lane;
-pub mod lane_core;
 mod lane_set;
 mod messages;
-mod namespace;
 mod options;
 mod phases;
-mod queue_map;
-mod reauthentication;
-pub mod reconnect;
-pub mod retry;
 mod shared_association;
-mod submit;
 mod transport;
 mod waiting;
 
 pub use address::{Address, AddressError, HostName};
 pub use admin::AdminCommand;
 pub use association::Association;
-pub use association_machine::{AdminAnswer, ControllerInfo};
-pub use authentication::Credentials;
 pub use blocking::{BlockingKeyValue, BlockingNamespace};
-pub use buffer::Vectored;
-pub use error::{Error, LinkContext, LinkError};
+pub use error::Error;
 pub use event::Event;
-pub use failure::Failure;
 pub use futures::{AsyncKeyValue, AsyncNamespace, BatchOutcomes, Failed};
 pub use handed_over::HandedLanes;
 pub use identity::HostIdentity;
-pub use key_value::{AtomicOutcome, Batch, KeyValueNamespace};
 pub use lane::{Lane, LaneCounters};
 pub use lane_set::LaneSet;
-pub use namespace::{BlockRange, InvalidCommand, Namespace};
 pub use options::{Options, Tuning};
 pub use phases::Phases;
-pub use queue_map::{InvalidQueueMap, LaneClass, QueueMap};
-pub use reconnect::{ReconnectSettings, ReplayPolicy};
-pub use submit::{Command, Completion, Refused, RefusedReason};
 
 // Types of the crates below in the signatures above.
+pub use host_core::association_machine::{AdminAnswer, ControllerInfo};
+pub use host_core::authentication::Credentials;
+pub use host_core::buffer::Vectored;
+pub use host_core::failure::Failure;
+pub use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
+pub use host_core::link_error::{LinkContext, LinkError};
+pub use host_core::namespace::{BlockRange, InvalidCommand, Namespace};
+pub use host_core::queue_map::{InvalidQueueMap, LaneClass, QueueMap};
+pub use host_core::reconnect::{ReconnectSettings, ReplayPolicy};
+pub use host_core::submit::{Command, Completion, Refused, RefusedReason};
+pub use host_core::{key_value, reconnect, retry};
 pub use proto::Violation;
 pub use proto::doorbell::{DoorbellCounters, Policy as DoorbellPolicy, Reason as DoorbellReason};
 pub use proto::handshake::Agreement;

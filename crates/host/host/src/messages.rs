@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use host_core::association_machine::{AdminAnswer, AdminRequest};
+use host_core::attachment::{Attachment, Inaccessible};
+use host_core::failure::Failure;
+use host_core::link_error::LinkError;
 use reactor::Address as Post;
 use wire::id::Qid;
 
-use crate::association_machine::{AdminAnswer, AdminRequest};
-use crate::attachment::{Attachment, Inaccessible};
-use crate::error::{Error, LinkError};
-use crate::failure::Failure;
+use crate::error::Error;
 
 /// A message to an association's thread.
 #[derive(Debug)]

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use host_core::authentication::Credentials;
+use host_core::queue_map::{LaneClass, QueueMap};
+use host_core::reconnect::{ReconnectSettings, ReplayPolicy};
 use proto::doorbell::Policy as DoorbellPolicy;
 use proto::handshake::HostOffer;
 use proto::host_queue::HOST_SLOT_COUNT_MAX;
@@ -12,10 +15,7 @@ use reactor::{BusyPoll, MaxSegment};
 use security::tls::HostKeys;
 use wire::pdu::{DataAlignment, Digests};
 
-use crate::authentication::Credentials;
 use crate::identity::HostIdentity;
-use crate::queue_map::{LaneClass, QueueMap};
-use crate::reconnect::{ReconnectSettings, ReplayPolicy};
 
 /// From this size on, receiving in place costs no more than copying out of the warm staging buffer; from 256 KiB on it
 /// costs less (docs/design/socket-path.md).
@@ -269,15 +269,4 @@ impl Tuning {
             u64::from_le_bytes(bytes)
         })
     }
-}
-
-/// A duration in ns, limited to 64 bits.
-pub(crate) fn ns(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// A duration in ms, limited to 32 bits; a duration above zero gives at least 1.
-pub(crate) fn ms(duration: Duration) -> u32 {
-    let ms = u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
-    if ms == 0 && !duration.is_zero() { 1 } else { ms }
 }

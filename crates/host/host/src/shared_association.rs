@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use host_core::queue_map::LaneClass;
 use reactor::Address as Post;
 use wire::id::Qid;
 use wire::nqn::Nqn;
@@ -13,7 +14,6 @@ use crate::association_state::AssociationState;
 use crate::connect::Clock;
 use crate::messages::AssociationMessage;
 use crate::options::Options;
-use crate::queue_map::LaneClass;
 
 /// The shared part of an association's handles and lanes.
 #[derive(Debug)]

@@ -3,12 +3,12 @@
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
+use host_core::connection_tls::{ConnectionTls, TlsKeys};
+use host_core::link_error::LinkError;
 use memory::Segment;
 use reactor::{Received, Sent, Socket};
 use wire::nqn::Nqn;
 
-use crate::connection_tls::{ConnectionTls, TlsKeys};
-use crate::error::LinkError;
 use crate::waiting::{Interest, reset};
 
 /// The phase of a connection before TLS is established, in words.

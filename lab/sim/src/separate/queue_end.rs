@@ -2,7 +2,7 @@
 
 use std::io::IoSliceMut;
 
-use host::LinkError;
+use host_core::LinkError;
 use proto::HostQueue;
 use proto::handshake::HostOffer;
 use proto::host_queue::{HostEvent, Unfinished};

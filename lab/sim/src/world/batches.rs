@@ -7,7 +7,7 @@
 //!               └── fails, while Collect waits: the host cancels Collect
 //! ```
 
-use host::{Batch, Completion, Failure, KeyValueNamespace};
+use host_core::{Batch, Completion, Failure, KeyValueNamespace};
 use wire::kv::Key;
 use wire::kv::batch::collect_result;
 use wire::status::Status;

@@ -1,7 +1,7 @@
 //! The cause of a command's failure: each status and failure needs a fault that was injected, or that follows from the
 //! history.
 
-use host::Failure;
+use host_core::Failure;
 use store::Kind as RequestKind;
 use subsystem::access::Right;
 use wire::status::Status;

@@ -1,6 +1,6 @@
 //! Sizes that namespaces prefer for writes and for deallocation, as reported to hosts.
 
-use host::Namespace;
+use host_core::Namespace;
 
 use super::World;
 

@@ -1,6 +1,6 @@
 //! Judges the end of a command: its data, its status, and its evidence about other commands.
 
-use host::{Completion, Failure};
+use host_core::{Completion, Failure};
 use subsystem::access::Right;
 use wire::status::Status;
 

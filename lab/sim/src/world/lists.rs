@@ -5,7 +5,7 @@
 //! end  ─▶ a key that no page has had was absent at some time since the first one began
 //! ```
 
-use host::{Command as HostCommand, KeyValueNamespace};
+use host_core::{Command as HostCommand, KeyValueNamespace};
 use wire::kv::{Key, KeyList};
 
 use super::pair_command::Walk;

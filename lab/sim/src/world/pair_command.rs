@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use host::Failure;
+use host_core::Failure;
 use wire::kv::{Key, StoreOptions};
 
 use crate::pair_model::Mode;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use host::{Command as HostCommand, Completion, Failure, KeyValueNamespace};
+use host_core::{Command as HostCommand, Completion, Failure, KeyValueNamespace};
 use kv::log::Sync;
 use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, OpenError, Store};
 use subsystem::access::HostRights;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use host::{Command as HostCommand, Namespace};
+use host_core::{Command as HostCommand, Namespace};
 use wire::id::Nsid;
 use wire::nvm::{CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes, DsmRange};
 use wire::sqe::Sqe;
@@ -17,8 +17,8 @@ use crate::model::{self, Content};
 use crate::timeline::{About, blocks};
 
 /// Ranges of blocks of the model as a namespace has them that begins there with this LBA.
-fn named(ranges: &[host::BlockRange], first: u64) -> Vec<host::BlockRange> {
-    ranges.iter().map(|range| host::BlockRange { lba: first + range.lba, ..*range }).collect()
+fn named(ranges: &[host_core::BlockRange], first: u64) -> Vec<host_core::BlockRange> {
+    ranges.iter().map(|range| host_core::BlockRange { lba: first + range.lba, ..*range }).collect()
 }
 
 impl World {
@@ -72,7 +72,7 @@ impl World {
         let is_durable = kind == 2 || (kind == 4 && self.choice.one_in(3));
         // It has no effect on these, but for what they are told apart by.
         let has_fua = is_durable || (matches!(kind, 0 | 6 | 8) && self.choice.one_in(8));
-        let range = host::BlockRange { lba, blocks };
+        let range = host_core::BlockRange { lba, blocks };
         let (command, kind, blocks) = match kind {
             0 => (namespace.read(named, blocks), Kind::Read, blocks),
             1 | 2 => (namespace.write(named, blocks), Kind::Write { is_durable }, blocks),
@@ -120,7 +120,7 @@ impl World {
         host: usize,
         lane: usize,
         namespace: &Namespace,
-        (base, first): (u64, host::BlockRange),
+        (base, first): (u64, host_core::BlockRange),
     ) {
         let mut ranges = vec![first];
         let offset = self.shared.scenario.first_block_of(base);
@@ -134,14 +134,14 @@ impl World {
             let longest = first.blocks.into();
             let blocks = if is_any { self.choice.scaled(1, end) } else { self.choice.between(1, longest) };
             let lba = self.choice.below(end - blocks + 1);
-            ranges.push(host::BlockRange { lba, blocks: blocks as u32 });
+            ranges.push(host_core::BlockRange { lba, blocks: blocks as u32 });
         }
         if ranges.len() > 4 {
             self.shared.coverage.reach(Point::Form("Dataset Management of many ranges"));
         }
         let Ok(command) = namespace.deallocate(&named(&ranges, offset)) else { return };
         let blocks_of =
-            |range: &host::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
+            |range: &host_core::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
         let lbas: BTreeSet<u64> = ranges.iter().flat_map(blocks_of).collect();
         let kind = Kind::Deallocate { lbas: lbas.into_iter().collect() };
         self.submit(host, lane, command, kind, (base + first.lba, first.blocks));
@@ -203,11 +203,11 @@ impl World {
         for after in (0..range_count as u32).rev() {
             let blocks = if after == 0 { left } else { self.choice.between(1, (left - after).into()) as u32 };
             let lba = self.choice.below(namespace.block_count() - first - u64::from(blocks) + 1);
-            ranges.push(host::BlockRange { lba, blocks });
+            ranges.push(host_core::BlockRange { lba, blocks });
             left -= blocks;
         }
         let written = lba..lba + u64::from(blocks);
-        let is_read = |range: &host::BlockRange| {
+        let is_read = |range: &host_core::BlockRange| {
             range.lba < written.end && written.start < range.lba + u64::from(range.blocks)
         };
         // The order of several ranges is unspecified.
@@ -233,7 +233,8 @@ impl World {
         }
         let is_durable = self.choice.one_in(3);
         let copy = if is_durable { copy.fua() } else { copy };
-        let read = |range: &host::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
+        let read =
+            |range: &host_core::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
         let sources = ranges.iter().flat_map(read).collect();
         self.submit(host, lane, copy, Kind::Copy { sources, is_durable }, (base + lba, blocks));
     }

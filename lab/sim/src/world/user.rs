@@ -1,6 +1,6 @@
 //! Users of a host's lanes: when they submit, read again, flush and cancel.
 
-use host::Namespace;
+use host_core::Namespace;
 
 use super::command::Kind;
 use super::pairs::Pairs;

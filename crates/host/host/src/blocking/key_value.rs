@@ -1,5 +1,8 @@
 //! Blocking calls on a key-value namespace, on a lane of the calling thread.
 
+use host_core::failure::Failure;
+use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
+use host_core::submit::{Command, Completion, RefusedReason};
 use wire::kv::batch::Outcomes;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
 use wire::kv::{Key, StoreOptions};
@@ -8,12 +11,11 @@ use super::WAIT;
 use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
-use crate::failure::Failure;
-use crate::key_value::outcome::{FIRST_BYTES, LIST_BYTES, is_unmet_condition, listed_keys, present};
-use crate::key_value::{AtomicOutcome, Batch, FIRST_BATCH_TAG, KeyValueNamespace};
+use crate::key_value_outcome::{
+    FIRST_BATCH_TAG, FIRST_BYTES, LIST_BYTES, is_unmet_condition, listed_keys, present,
+};
 use crate::lane::Lane;
 use crate::options::Options;
-use crate::submit::{Command, Completion, RefusedReason};
 
 /// Maximum buffer kept for the next value, bytes.
 const KEPT_BYTES_MAX: u32 = 1 << 20;
@@ -188,7 +190,7 @@ impl BlockingKeyValue {
     /// # Errors
     /// [`Error::Failed`], or [`Error::Malformed`] if the controller's list is malformed.
     pub fn list(&mut self, from: Option<&Key>) -> Result<Vec<Key>, Error> {
-        let room = LIST_BYTES.min(self.namespace.transfer_bytes_max);
+        let room = LIST_BYTES.min(self.namespace.transfer_bytes_max());
         let command = self.namespace.list(from, room)?;
         self.fetch("List", command, room)?;
         listed_keys(&self.buffer)

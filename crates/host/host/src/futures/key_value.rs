@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
+use host_core::submit::RefusedReason;
 use wire::kv::batch::Outcomes;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
 use wire::kv::{Key, StoreOptions};
@@ -10,10 +12,8 @@ use super::{Failed, Lanes};
 use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
-use crate::key_value::outcome::{FIRST_BYTES, LIST_BYTES, is_unmet_condition, listed_keys, present};
-use crate::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
+use crate::key_value_outcome::{FIRST_BYTES, LIST_BYTES, is_unmet_condition, listed_keys, present};
 use crate::options::Options;
-use crate::submit::RefusedReason;
 
 /// An asynchronous handle of a [`KeyValueNamespace`], for any thread, task and executor. Clones share its lanes.
 ///
@@ -188,7 +188,7 @@ impl AsyncKeyValue {
     /// # Errors
     /// [`Error::Failed`], or [`Error::Malformed`] if the controller's list is malformed.
     pub async fn list(&self, from: Option<&Key>) -> Result<Vec<Key>, Error> {
-        let room = LIST_BYTES.min(self.namespace.transfer_bytes_max);
+        let room = LIST_BYTES.min(self.namespace.transfer_bytes_max());
         let command = self.namespace.list(from, room)?;
         let (_, buffer) = self.lanes.run_with("List", command, vec![0; room as usize]).await?;
         listed_keys(&buffer)

@@ -1,5 +1,8 @@
 //! A lane's connection: it is made, secured, lost, closed and made again, as the core decides.
 
+use host_core::connection_tls::TlsKeys;
+use host_core::lane_core::LaneAction;
+use host_core::link_error::LinkError;
 use proto::Violation;
 use proto::host_queue::DataBuffer;
 use proto::zero_copy::Threshold;
@@ -9,9 +12,6 @@ use super::Lane;
 use super::link::{CloseReason, LingeringClose, Link, zero_copy_threshold};
 use super::tls_buffers::TlsBuffers;
 use crate::connect::{Dialer, Dialled};
-use crate::connection_tls::TlsKeys;
-use crate::error::LinkError;
-use crate::lane_core::LaneAction;
 use crate::messages::AssociationMessage;
 use crate::transport::Transport;
 

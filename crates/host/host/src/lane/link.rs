@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use host_core::link_error::LinkError;
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use reactor::{Arrival, Socket, abort_and_await, stays_on_this_machine};
 
 use crate::connect::Dialer;
-use crate::error::{Error, LinkError};
+use crate::error::Error;
 use crate::messages::LaneMessage;
 use crate::transport::{TLS_HANDSHAKE, Transport};
 use crate::waiting::Interest;

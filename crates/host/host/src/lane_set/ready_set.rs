@@ -14,14 +14,14 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
+use host_core::queue_map::LaneClass;
+use host_core::submit::Completion;
 use proto::host_queue::DataBuffer;
 use reactor::Timers;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::lane::Lane;
-use crate::queue_map::LaneClass;
-use crate::submit::Completion;
 use crate::waiting::timespec;
 
 /// Maximum events of one epoll_wait.

@@ -152,27 +152,29 @@ impl FromStr for QueueMap {
 
 /// Lanes of one owner by class, each class used in turn.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rota {
+pub struct Rota {
     lanes: [Vec<usize>; LaneClass::ALL.len()],
     next: [usize; LaneClass::ALL.len()],
 }
 
 impl Rota {
-    pub(crate) fn new(classes: impl IntoIterator<Item = LaneClass>) -> Self {
+    /// Lanes of these classes, numbered in order.
+    pub fn new(classes: impl IntoIterator<Item = LaneClass>) -> Self {
         let mut rota = Self::default();
         classes.into_iter().enumerate().for_each(|(index, class)| rota.lanes[class as usize].push(index));
         rota
     }
 
     /// Lanes of a class.
-    pub(crate) fn of(&self, class: LaneClass) -> &[usize] {
+    #[must_use]
+    pub fn of(&self, class: LaneClass) -> &[usize] {
         &self.lanes[class as usize]
     }
 
     /// The next lane for a command: of the class it `wants`, else of the class it is `otherwise` of, else of the
     /// default class, else any.
     #[inline]
-    pub(crate) fn next(&mut self, wants: LaneClass, otherwise: LaneClass) -> Option<usize> {
+    pub fn next(&mut self, wants: LaneClass, otherwise: LaneClass) -> Option<usize> {
         let order = [wants, otherwise, LaneClass::Default, LaneClass::Read, LaneClass::Poll];
         let class = order.into_iter().find(|class| !self.of(*class).is_empty())?;
         let (lanes, next) = (&self.lanes[class as usize], &mut self.next[class as usize]);

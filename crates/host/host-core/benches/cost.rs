@@ -1,6 +1,6 @@
 //! Cost of a lane without sockets: ns (and, under callgrind, instructions) per 4 KiB read and write at depth 128.
 //!
-//! `cargo bench -p nvlane-host --bench cost`, or with the number of rounds, and reads or writes alone:
+//! `cargo bench -p nvlane-host-core --bench cost`, or with the number of rounds, and reads or writes alone:
 //! `… --bench cost -- 1000 read`.
 #![allow(clippy::cast_possible_truncation)]
 
@@ -8,9 +8,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nvlane_host::attachment::Attachment;
-use nvlane_host::lane_core::{LaneAction, LaneCore, LaneSettings};
-use nvlane_host::{Command, Completion, ReplayPolicy};
+use nvlane_host_core::attachment::Attachment;
+use nvlane_host_core::lane_core::{LaneAction, LaneCore, LaneSettings};
+use nvlane_host_core::{Command, Completion, ReplayPolicy};
 use proto::handshake::{ControllerOffer, HostOffer};
 use proto::host_controller::ControllerSettings;
 use proto::host_limits::Limits;

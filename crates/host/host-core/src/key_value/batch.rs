@@ -13,16 +13,13 @@ use crate::reconnect::Class;
 use crate::submit::{Command, Moves};
 use wire::id::Nsid;
 
-/// The number of the first pair of commands of a batch. Numbers wrap soon, and not only after 2^32 batches.
-pub(crate) const FIRST_BATCH_TAG: u32 = u32::MAX - 1;
-
 /// Key-value operations that are sent in one capsule. Each has its own outcome: the failure of one does not stop the
 /// next. Operations on one key are executed in order, and no other command is executed between operations whose keys
 /// are on one partition of the target.
 ///
 /// On a lane a batch is two commands, submitted one directly after the other: [`collect`](Self::collect) with a buffer
 /// of [`outcome_bytes`](Self::outcome_bytes) and [`submit`](Self::submit) with [`data`](Self::data). Both complete; if
-/// Submit fails while Collect is outstanding, [`cancel`](crate::Lane::cancel) Collect. The blocking and asynchronous
+/// Submit fails while Collect is outstanding, `cancel` Collect. The blocking and asynchronous
 /// handles do this.
 #[derive(Clone, Debug)]
 pub struct Batch {

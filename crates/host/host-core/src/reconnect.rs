@@ -37,7 +37,7 @@
 //!
 //! The first attempt of an association is made once, and its error is the caller's: a wrong key or secret is reported at
 //! once. Once the association has been up, each loss is followed by attempts to reconnect until
-//! [`give_up_ns`](ReconnectSettings::give_up_ns) has passed; [`Error::GaveUp`](crate::Error::GaveUp) then holds the error
+//! [`give_up_ns`](ReconnectSettings::give_up_ns) has passed; `Error::GaveUp` then holds the error
 //! of the last one.
 //!
 //! | Attempt fails by | Then |
@@ -51,7 +51,7 @@
 //! A refused key or secret is no reason to end: the target may have been restarted before its keys are in place, an
 //! operator may be replacing them, and a bit error on the way fails a handshake as a wrong key does. An operator
 //! who removes the key of a host therefore ends its associations when their connections end, and the host reports the
-//! refusal with each attempt (in the log, and as [`Event::AttemptFailed`](crate::Event::AttemptFailed)) until it gives up.
+//! refusal with each attempt (in the log, and as `Event::AttemptFailed`) until it gives up.
 //!
 //! # Flush after a reconnect
 //!
@@ -60,7 +60,7 @@
 //! reconnect ends with [`Failure::Unflushed`] and is not sent: **data that was written without FUA before the
 //! reconnect, and not flushed before it, may be lost and must be written again**. The next Flush is an ordinary one.
 //!
-//! The lanes of one handle ([`AsyncNamespace`](crate::AsyncNamespace), [`BlockingNamespace`](crate::BlockingNamespace)
+//! The lanes of one handle (`AsyncNamespace`, `BlockingNamespace`
 //! with read or poll lanes) share one flush epoch: until a caller has received that answer, no Flush succeeds on any
 //! lane, so no success covers lost writes before the loss is reported. A Flush that was outstanding when the connection
 //! was lost ends with [`Failure::Unflushed`] as well; with several lanes the first one after the reconnect does so once

@@ -1,10 +1,13 @@
 //! The results of key-value commands for a caller, however it waits for them.
 
+use host_core::failure::Failure;
 use wire::kv::{Key, KeyList};
 use wire::status::Status;
 
 use crate::error::Error;
-use crate::failure::Failure;
+
+/// The number of the first pair of commands of a batch. Numbers wrap soon, and not only after 2^32 batches.
+pub(crate) const FIRST_BATCH_TAG: u32 = u32::MAX - 1;
 
 /// Bytes read of a value whose length is not known yet.
 pub(crate) const FIRST_BYTES: u32 = 4096;

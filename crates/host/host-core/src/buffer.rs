@@ -7,7 +7,7 @@ use crate::submit::RangeBytes;
 /// A list of buffers that one command transfers as one.
 ///
 /// ```
-/// use nvlane_host::{DataBuffer, Vectored};
+/// use nvlane_host_core::{DataBuffer, Vectored};
 ///
 /// let list = Vectored::new(vec![vec![1u8; 512], vec![2; 3584]]);
 /// assert_eq!(list.length(), 4096);
@@ -66,10 +66,13 @@ impl<T: DataBuffer> DataBuffer for Vectored<T> {
 
 /// A part of a buffer, for one command of a long transfer.
 #[derive(Clone, Debug)]
-pub(crate) struct Window<B> {
-    pub(crate) buffer: B,
-    pub(crate) start: usize,
-    pub(crate) length: usize,
+pub struct Window<B> {
+    /// The whole buffer.
+    pub buffer: B,
+    /// Start of the part, bytes.
+    pub start: usize,
+    /// Length of the part, bytes.
+    pub length: usize,
 }
 
 impl<B: DataBuffer> DataBuffer for Window<B> {

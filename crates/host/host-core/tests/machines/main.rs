@@ -8,15 +8,14 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use nvlane_host::association_machine::{
+use nvlane_host_core::association_machine::{
     AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
 };
-use nvlane_host::attachment::{Attachment, Barrier, Inaccessible};
-use nvlane_host::flush_epoch::FlushEpoch;
-use nvlane_host::lane_core::{LaneAction, LaneCore, LaneSettings};
-use nvlane_host::{
-    Command, Completion, ControllerError, Credentials, Failure, LinkError, Namespace, ReconnectSettings,
-    ReplayPolicy,
+use nvlane_host_core::attachment::{Attachment, Barrier, Inaccessible};
+use nvlane_host_core::flush_epoch::FlushEpoch;
+use nvlane_host_core::lane_core::{LaneAction, LaneCore, LaneSettings};
+use nvlane_host_core::{
+    Command, Completion, Credentials, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy,
 };
 use peer::controller::Controller;
 use peer::session::Event;
@@ -24,7 +23,7 @@ use peer::stage::{Setup, Stage};
 use peer::target_end::{Limits, Reply, TargetEnd};
 use proptest::prelude::*;
 use proto::handshake::HostOffer;
-use proto::host_controller::ControllerSettings;
+use proto::host_controller::{ControllerError, ControllerSettings};
 use proto::host_namespaces::{Ids, NamespaceInfo};
 use security::host::HostFailure;
 use security::message::Reason;

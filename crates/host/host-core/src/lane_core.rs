@@ -38,9 +38,9 @@ use wire::status::Status;
 use crate::attachment::{Attachment, Inaccessible};
 use crate::authentication::QueueAuthentication;
 use crate::buffer::Data;
-use crate::error::LinkError;
 use crate::failure::Failure;
 use crate::flush_epoch::{FlushEpoch, FlushGate};
+use crate::link_error::LinkError;
 use crate::reauthentication::Reauthentication;
 use crate::reconnect::{Class, Fate, ReplayPolicy, fate};
 use crate::submit::{Command, Completion, Moves, Payload, Refused, RefusedReason};
@@ -364,7 +364,7 @@ impl<B: DataBuffer> LaneCore<B> {
         None
     }
 
-    /// Accepts a command; see [`Lane::submit`](crate::Lane::submit).
+    /// Accepts a command; see `Lane::submit`.
     ///
     /// # Errors
     /// [`Refused`], with the buffer.
@@ -378,18 +378,14 @@ impl<B: DataBuffer> LaneCore<B> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub(crate) fn submit_timed(
-        &mut self,
-        command: Command,
-        buffer: Option<B>,
-        user: u64,
-    ) -> Result<(), Refused<B>> {
+    pub fn submit_timed(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
         self.is_timed_done = false;
         self.submit_with(command, buffer, user, IS_TIMED)
     }
 
     /// Whether this command, submitted now, joins the next caravan.
-    pub(crate) fn goes_out_at_once(&self, command: &Command) -> bool {
+    #[must_use]
+    pub fn goes_out_at_once(&self, command: &Command) -> bool {
         let is_judged_first = command.class == Class::Flush;
         self.is_live()
             && self.backlog.is_clear()
@@ -399,7 +395,7 @@ impl<B: DataBuffer> LaneCore<B> {
     }
 
     /// Whether the command whose phases are measured completed since the last call.
-    pub(crate) fn take_timed_done(&mut self) -> bool {
+    pub fn take_timed_done(&mut self) -> bool {
         std::mem::take(&mut self.is_timed_done)
     }
 
@@ -796,7 +792,8 @@ impl<B: DataBuffer> LaneCore<B> {
 
     /// Whether bytes wait that came after the last doorbell.
     #[inline]
-    pub(crate) fn has_waiting_behind(&self) -> bool {
+    #[must_use]
+    pub fn has_waiting_behind(&self) -> bool {
         self.queue.caravan().waiting_bytes() > 0
     }
 
@@ -827,17 +824,20 @@ impl<B: DataBuffer> LaneCore<B> {
 
     /// Whether a caravan is being sent.
     #[inline]
-    pub(crate) fn is_leaving(&self) -> bool {
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
         self.queue.caravan().is_leaving()
     }
 
     /// Doorbells rung.
-    pub(crate) fn caravan_count(&self) -> u64 {
+    #[must_use]
+    pub fn caravan_count(&self) -> u64 {
         self.caravan_count
     }
 
     /// Retries after a status; see [`retry`](crate::retry).
-    pub(crate) fn retry_count(&self) -> u64 {
+    #[must_use]
+    pub fn retry_count(&self) -> u64 {
         self.retry_count
     }
 
@@ -867,18 +867,20 @@ impl<B: DataBuffer> LaneCore<B> {
     }
 
     /// Whether the bytes being sent keep their address; see [`HostQueue::is_stable`].
-    pub(crate) fn is_stable(&self) -> bool {
+    #[must_use]
+    pub fn is_stable(&self) -> bool {
         self.queue.is_stable()
     }
 
     /// Whether a part of the caravan being sent was sent without a copy.
     #[inline]
-    pub(crate) fn is_kept(&self) -> bool {
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
         self.queue.caravan().is_kept()
     }
 
     /// The kernel accepted `count` bytes; see [`HostQueue::on_sent_zero_copy`].
-    pub(crate) fn on_sent_zero_copy(&mut self, count: usize, is_zero_copy: bool) {
+    pub fn on_sent_zero_copy(&mut self, count: usize, is_zero_copy: bool) {
         self.queue.on_sent_zero_copy(count, is_zero_copy);
     }
 
@@ -927,12 +929,13 @@ impl<B> LaneCore<B> {
     /// Zero-copy sends whose bytes the kernel may still read. The connection must not be dropped before it releases
     /// them.
     #[inline]
-    pub(crate) fn awaited_count(&self) -> u32 {
+    #[must_use]
+    pub fn awaited_count(&self) -> u32 {
         self.queue.awaited_count()
     }
 
     /// The kernel released the bytes of the sends `first..=last`.
-    pub(crate) fn on_notice(&mut self, first: u32, last: u32) {
+    pub fn on_notice(&mut self, first: u32, last: u32) {
         self.queue.on_notice(first, last);
     }
 }

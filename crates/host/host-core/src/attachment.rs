@@ -12,8 +12,8 @@ use wire::log::ana::AnaState;
 use wire::status::Status;
 
 use crate::authentication::Credentials;
-use crate::error::LinkContext;
 use crate::failure::Failure;
+use crate::link_error::LinkContext;
 
 /// An association that is up, as its lanes need to know it.
 #[derive(Clone, Debug)]
@@ -42,7 +42,8 @@ pub struct Attachment {
 
 impl Attachment {
     /// The connection of queue `qid`, for error messages.
-    pub(crate) fn link_context(&self, qid: Qid) -> LinkContext {
+    #[must_use]
+    pub fn link_context(&self, qid: Qid) -> LinkContext {
         let ControllerSettings { host, subsystem, .. } = self.settings.clone();
         LinkContext { peer: self.peer.to_string(), qid, subsystem, host }
     }

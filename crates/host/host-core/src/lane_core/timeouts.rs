@@ -9,7 +9,7 @@ use wire::sqe::Sqe;
 use super::action::LaneAction;
 use super::command::{IS_LATE, Tag};
 use crate::buffer::Data;
-use crate::error::LinkError;
+use crate::link_error::LinkError;
 
 pub(super) const MS: u64 = 1_000_000;
 

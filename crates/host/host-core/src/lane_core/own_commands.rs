@@ -15,7 +15,7 @@ use super::phase::Phase;
 use crate::attachment::Attachment;
 use crate::authentication::QueueAuthentication;
 use crate::buffer::Data;
-use crate::error::LinkError;
+use crate::link_error::LinkError;
 use crate::reauthentication::ends_connection;
 use crate::reconnect::Class;
 

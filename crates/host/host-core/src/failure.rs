@@ -20,7 +20,7 @@ pub enum Failure {
         /// Time since the first such status, ms.
         waited_ms: u32,
     },
-    /// There was no connection to the target for [`Tuning::fast_io_fail`](crate::Tuning::fast_io_fail). The command was
+    /// There was no connection to the target for `Tuning::fast_io_fail`. The command was
     /// not executed.
     #[error("no connection to the target for {waited_ms} ms: the command has not happened")]
     NoConnection {

@@ -9,7 +9,7 @@
 //! | ANA persistent loss (0x301), every other status, and any with Do Not Retry | ends the command |
 //!
 //! A command held for a path status is submitted again with growing delays until
-//! [`Tuning::path_timeout`](crate::Tuning::path_timeout) has passed since its first such status. While the ANA log says
+//! `Tuning::path_timeout` has passed since its first such status. While the ANA log says
 //! that the namespace is inaccessible, or that its state changes, its commands are held without being sent.
 //!
 //! A retry is safe because the controller has completed the command: it cannot be executed later. The three statuses of

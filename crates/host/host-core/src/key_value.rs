@@ -22,7 +22,6 @@
 )]
 
 mod batch;
-pub(crate) mod outcome;
 
 use proto::host_limits::Limits;
 use proto::host_namespaces::{KeySpace, KeySpaceVendor, NamespaceInfo, Unusable};
@@ -33,7 +32,6 @@ use wire::kv::{Key, RetrieveOptions, StoreOptions};
 use wire::sqe::Sqe;
 
 pub use batch::Batch;
-pub(crate) use batch::FIRST_BATCH_TAG;
 
 use crate::namespace::InvalidCommand;
 use crate::reconnect::Class;
@@ -46,7 +44,7 @@ pub struct KeyValueNamespace {
     nsid: Nsid,
     keys: KeySpace,
     /// Maximum transfer of one command, bytes.
-    pub(crate) transfer_bytes_max: u32,
+    transfer_bytes_max: u32,
     /// Maximum transfer of one command that transfers a value, bytes.
     value_transfer_bytes_max: u32,
 }
@@ -93,6 +91,12 @@ impl KeyValueNamespace {
     #[must_use]
     pub fn value_bytes_max(&self) -> u32 {
         self.keys.value_bytes_max.min(self.value_transfer_bytes_max)
+    }
+
+    /// Maximum transfer of one command, bytes.
+    #[must_use]
+    pub fn transfer_bytes_max(&self) -> u32 {
+        self.transfer_bytes_max
     }
 
     fn check_value(&self, length: u32) -> Result<(), InvalidCommand> {

@@ -4,7 +4,7 @@ use security::psk::TlsPsk;
 use security::tls::{Alert, ByteSocket, Failure, HostKeys, IdentityOffer, Session, Stream};
 use wire::nqn::Nqn;
 
-use crate::error::LinkError;
+use crate::link_error::LinkError;
 
 /// The keys that a connection may use for TLS.
 #[derive(Clone, Copy, Debug)]

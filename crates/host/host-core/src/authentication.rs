@@ -16,7 +16,7 @@ use wire::fabrics::AuthenticationCommand;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-use crate::error::LinkError;
+use crate::link_error::LinkError;
 
 /// Room for a message of the controller, bytes: as Linux has it.
 const ROOM_BYTES: u32 = 4096;

@@ -5,8 +5,8 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use memory::Segment;
-use nvlane_host::Command;
-use nvlane_host::lane_core::LaneCore;
+use nvlane_host_core::Command;
+use nvlane_host_core::lane_core::LaneCore;
 use proto::Violation;
 use proto::host_controller::ControllerSettings;
 use reactor::{Received, Sent};

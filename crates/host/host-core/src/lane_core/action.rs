@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::error::LinkError;
+use crate::link_error::LinkError;
 
 /// An action that a [`LaneCore`](super::LaneCore) asks its driver for.
 #[derive(Clone, Debug)]

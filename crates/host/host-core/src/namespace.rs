@@ -28,9 +28,9 @@ use crate::submit::{Command, Moves, Payload, RangeBytes};
 /// A block namespace: a value with its size and limits at the time of the query. It constructs commands, and checks
 /// their ranges and sizes.
 ///
-/// The namespace may be resized or removed ([`Event::NamespacesChanged`](crate::Event)): the controller then refuses
-/// commands beyond its new size. [`BlockingNamespace`](crate::BlockingNamespace),
-/// [`AsyncNamespace`](crate::AsyncNamespace) and [`Lane`](crate::Lane) run commands.
+/// The namespace may be resized or removed (`Event::NamespacesChanged`): the controller then refuses
+/// commands beyond its new size. `BlockingNamespace`,
+/// `AsyncNamespace` and `Lane` run commands.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     nsid: Nsid,
@@ -249,7 +249,7 @@ impl Namespace {
     }
 
     /// Atomically compares blocks and writes them if they are equal: a fused pair for
-    /// [`submit_pair`](crate::Lane::submit_pair). If they differ, the first fails with `COMPARE_FAILURE` and the second
+    /// `submit_pair`. If they differ, the first fails with `COMPARE_FAILURE` and the second
     /// with `ABORTED_FAILED_FUSED`.
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use security::host::HostFailure;
 
-use crate::error::LinkError;
-use crate::options::ns;
+use crate::duration::ns;
+use crate::link_error::LinkError;
 
 /// When a queue is to authenticate again.
 #[derive(Clone, Copy, Debug)]

@@ -39,7 +39,8 @@ struct Generations {
 impl FlushEpoch {
     /// An epoch of a handle whose callers receive completions later than its lanes hand them out: it advances with
     /// [`acknowledge`](Self::acknowledge).
-    pub(crate) fn acknowledged_by_handle() -> Self {
+    #[must_use]
+    pub fn acknowledged_by_handle() -> Self {
         Self { is_acknowledged_by_handle: true, ..Self::default() }
     }
 
@@ -69,11 +70,10 @@ impl FlushEpoch {
 
     /// The result that a caller of the handle receives now for a completion. `written_in` is the association of a
     /// command that changed data.
-    pub(crate) fn receive(
-        &self,
-        result: Result<u64, Failure>,
-        written_in: Option<u64>,
-    ) -> Result<u64, Failure> {
+    ///
+    /// # Errors
+    /// The failure of the completion, or [`Failure::Interrupted`] if no later Flush covers the write.
+    pub fn receive(&self, result: Result<u64, Failure>, written_in: Option<u64>) -> Result<u64, Failure> {
         match (result, written_in) {
             (Err(Failure::Unflushed), _) => self.acknowledge(),
             // No Flush of a later association covers it, and a caller has received `Unflushed` for writes reported done

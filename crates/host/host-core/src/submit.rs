@@ -98,6 +98,13 @@ impl Command {
         Self { is_polled: true, ..self }
     }
 
+    /// Whether the command may change data.
+    #[inline]
+    #[must_use]
+    pub fn changes_data(&self) -> bool {
+        matches!(self.class, Class::Idempotent | Class::Other)
+    }
+
     /// The preferred class of lanes; if there are none, [`class_unpolled`](Self::class_unpolled).
     #[inline]
     #[must_use]

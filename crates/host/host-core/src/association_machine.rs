@@ -48,9 +48,9 @@ use wire::status::Status;
 use crate::attachment::{Attachment, Inaccessible};
 use crate::authentication::{Credentials, QueueAuthentication};
 use crate::connection_tls::may_need_other_identities;
-use crate::error::LinkError;
 use crate::failure::Failure;
 use crate::known_namespaces::KnownNamespaces;
+use crate::link_error::LinkError;
 use crate::reauthentication::{Reauthentication, ends_connection};
 use crate::reconnect::{Backoff, Class, Fate, ReconnectSettings, ReplayPolicy, fate};
 

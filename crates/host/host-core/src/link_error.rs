@@ -1,0 +1,165 @@
+//! Errors of connections.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use proto::Violation;
+use proto::host_controller::ControllerError;
+use security::host::HostFailure;
+use security::tls::Failure as TlsFailure;
+use wire::id::Qid;
+use wire::nqn::Nqn;
+
+/// The connection that an error is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkContext {
+    /// The target's address, as given.
+    pub peer: String,
+    /// The queue.
+    pub qid: Qid,
+    /// The subsystem.
+    pub subsystem: Nqn,
+    /// NQN of this host.
+    pub host: Nqn,
+}
+
+/// Why a connection failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The name could not be resolved.
+    #[error("cannot resolve the name: {0}")]
+    Resolve(Arc<io::Error>),
+    /// TCP failed to connect, or broke.
+    #[error("{0}")]
+    Socket(Arc<io::Error>),
+    /// The target closed the connection.
+    #[error("the target closed the connection during {during}")]
+    Closed {
+        /// Phase of the connection.
+        during: &'static str,
+    },
+    /// No answer in time.
+    #[error("no answer to {to} in {waited_ms} ms")]
+    TimedOut {
+        /// The request or step without an answer.
+        to: &'static str,
+        /// Time waited, ms.
+        waited_ms: u64,
+    },
+    /// The association has exceeded `Options::deadline`.
+    #[error("the deadline of {limit_ms} ms has passed during {during}")]
+    Deadline {
+        /// The limit, ms.
+        limit_ms: u64,
+        /// Phase of the connection.
+        during: &'static str,
+    },
+    /// The target violated the transport protocol.
+    #[error("the target broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    /// The controller cannot be used.
+    #[error("{0}")]
+    Controller(#[from] ControllerError),
+    /// Authentication failed.
+    #[error("authentication failed: {0}")]
+    Authentication(HostFailure),
+    /// The target closed the connection when it had the host's proof of its secret, as a target that refuses the proof
+    /// may do.
+    #[error(
+        "authentication failed: the target closed the connection instead of answering the host's DH-HMAC-CHAP reply"
+    )]
+    ClosedOnReply,
+    /// The controller does not ask for authentication, so it does not prove that it has the secret that was given for
+    /// it.
+    #[error("the controller does not authenticate itself, though a secret was given for it")]
+    ControllerNotAuthenticated,
+    /// TLS failed.
+    #[error("TLS: {0}")]
+    Tls(TlsFailure),
+    /// TLS failed with the key that an authentication has generated.
+    #[error("TLS with the generated key: {0}")]
+    GeneratedKey(TlsFailure),
+    /// The controller does not ask for authentication, so no key of TLS is generated.
+    #[error("the controller does not authenticate the host, so there is no secure channel")]
+    NoSecureChannel,
+    /// Another connection of the association was lost; this one was closed with it.
+    #[error("the association was lost")]
+    Association,
+}
+
+impl From<io::Error> for LinkError {
+    fn from(error: io::Error) -> Self {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsFailure>());
+        tls.cloned().map_or_else(|| Self::Socket(Arc::new(error)), Self::Tls)
+    }
+}
+
+impl LinkError {
+    /// Whether the peer has closed the connection, in whatever way.
+    pub(crate) fn is_close_by_peer(&self) -> bool {
+        match self {
+            Self::Closed { .. } => true,
+            Self::Socket(error) => {
+                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether another attempt would fail in the same way, as long as host and target are configured as they are.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Controller(error) => error.is_permanent(),
+            Self::Authentication(_) | Self::ControllerNotAuthenticated | Self::NoSecureChannel => true,
+            Self::Tls(failure) => {
+                matches!(failure, TlsFailure::Alert(_) | TlsFailure::NotTls | TlsFailure::NoProof)
+            }
+            // The target answers the same handshake in the same way.
+            Self::Violation(violation) => matches!(violation, Violation::UnsupportedParameter { .. }),
+            _ => false,
+        }
+    }
+
+    /// Whether the keys or secrets of host and target do not match, or one side demands what the other does not do.
+    #[must_use]
+    pub fn is_refusal_of_trust(&self) -> bool {
+        match self {
+            Self::Authentication(_)
+            | Self::ClosedOnReply
+            | Self::ControllerNotAuthenticated
+            | Self::Tls(_)
+            | Self::GeneratedKey(_)
+            | Self::NoSecureChannel => true,
+            Self::Controller(error) => {
+                matches!(
+                    error,
+                    ControllerError::AuthenticationRequired | ControllerError::SecureChannelRequired
+                )
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it ends an association that has been up at once, without further attempts to reconnect.
+    ///
+    /// A refusal of trust does not: a target that was restarted may not have its keys yet, an operator may be replacing
+    /// them, and a bit error on the way fails a TLS handshake as a wrong key does. Nothing is sent to a target that is
+    /// not trusted, so the attempts go on until their time limit. A status with Do Not Retry, on the other hand, is the
+    /// controller's own statement that they are useless.
+    pub(crate) fn ends_attempts(&self) -> bool {
+        self.is_permanent() && !self.is_refusal_of_trust()
+    }
+}
+
+impl fmt::Display for LinkContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.peer)?;
+        match self.qid {
+            Qid::ADMIN => f.write_str("admin queue"),
+            qid => write!(f, "lane {qid}"),
+        }
+    }
+}
