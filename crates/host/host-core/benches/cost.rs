@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nvlane_host_core::attachment::Attachment;
+use nvlane_host_core::connection_tls::IdentityOffer;
 use nvlane_host_core::lane_core::{LaneAction, LaneCore, LaneSettings};
 use nvlane_host_core::{Command, Completion, ReplayPolicy};
 use proto::handshake::{ControllerOffer, HostOffer};
 use proto::host_controller::ControllerSettings;
 use proto::host_limits::Limits;
-use security::tls::IdentityOffer;
 use wire::U16;
 use wire::cqe::Cqe;
 use wire::id::{Cntlid, Nsid, Qid};
@@ -65,7 +65,7 @@ fn live() -> LaneCore<Vec<u8>> {
         peer: ([127, 0, 0, 1], 4420).into(),
         credentials: None,
         generated: None,
-        identities: IdentityOffer::Both,
+        identities: IdentityOffer::default(),
         settings: ControllerSettings {
             host: nqn.clone(),
             hostid: "11111111-2222-3333-4444-555555555555".parse().expect("an id"),

@@ -35,9 +35,6 @@ use proto::host_limits::Limits;
 use proto::host_namespaces::NamespaceInfo;
 use proto::host_queue::{self, HostEvent, Transfer};
 use proto::{HostQueue, Violation};
-use security::psk::{IdentityVersion, Psk, TlsPsk};
-use security::secure_channel::SecureChannel;
-use security::tls::IdentityOffer;
 use wire::async_event::AsyncEvent;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::identify::controller::IdentifyController;
@@ -46,8 +43,8 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::attachment::{Attachment, Inaccessible};
-use crate::authentication::{Credentials, QueueAuthentication};
-use crate::connection_tls::may_need_other_identities;
+use crate::authentication::{Credentials, QueueAuthentication, SecureChannel, TlsPsk};
+use crate::connection_tls::{IdentityOffer, may_need_other_identities};
 use crate::failure::Failure;
 use crate::known_namespaces::KnownNamespaces;
 use crate::link_error::LinkError;
@@ -606,8 +603,9 @@ impl AssociationMachine {
         }
         let generated = authentication.take_generated();
         self.authentication = None;
-        if let Some(psk) = generated {
-            return self.secure(&psk, now_ns);
+        if let Some(generated) = generated {
+            self.secure(generated?, now_ns);
+            return Ok(());
         }
         self.controller.on_authenticated();
         self.reauthentication.on_ended(now_ns);
@@ -647,15 +645,9 @@ impl AssociationMachine {
     }
 
     /// Closes the unencrypted connection, and opens one with TLS by this key.
-    fn secure(&mut self, psk: &Psk, now_ns: u64) -> Result<(), LinkError> {
-        let ControllerSettings { host, subsystem, .. } = &self.settings.controller;
-        // An identity of version 1 has any length.
-        let key = psk.tls(IdentityVersion::One, host.as_str(), subsystem.as_str());
-        let key = key.ok_or(LinkError::NoSecureChannel)?;
-        tracing::debug!(%subsystem, cipher = %psk.cipher(), "key of TLS generated: connecting again with TLS");
+    fn secure(&mut self, key: TlsPsk, now_ns: u64) {
         self.actions.push_back(AssociationAction::Close { at_once: false });
         self.open_with(Some(Arc::new(key)), now_ns);
-        Ok(())
     }
 
     /// Submits pending commands and handles timeouts.

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use proto::host_controller::ControllerSettings;
 use proto::host_limits::Limits;
-use security::psk::TlsPsk;
-use security::tls::IdentityOffer;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::log::ana::AnaState;
 use wire::status::Status;
 
-use crate::authentication::Credentials;
+use crate::authentication::{Credentials, TlsPsk};
+use crate::connection_tls::IdentityOffer;
 use crate::failure::Failure;
 use crate::link_error::LinkContext;
 

@@ -2,6 +2,9 @@
 
 use std::num::NonZeroU32;
 
+pub use security::psk::TlsPsk;
+pub(crate) use security::secure_channel::SecureChannel;
+
 use linux::randomness::Randomness;
 use proto::host_controller::{ControllerError, ControllerSettings, RequestData};
 use security::fresh::{Fresh, RANDOM_BYTES};
@@ -9,9 +12,8 @@ use security::group::Group;
 use security::hash::HashFunction;
 use security::host::{HostAuthentication, HostSettings};
 use security::names::Names;
-use security::psk::Psk;
+use security::psk::IdentityVersion;
 use security::secret::Secret;
-use security::secure_channel::SecureChannel;
 use wire::fabrics::AuthenticationCommand;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -64,6 +66,7 @@ impl Credentials {
 #[derive(Debug)]
 pub(crate) struct QueueAuthentication {
     machine: HostAuthentication,
+    names: Names,
     out: Option<Out>,
 }
 
@@ -92,10 +95,11 @@ impl QueueAuthentication {
         let [s0, s1, s2, s3, t0, t1] = numbers;
         let sequence = NonZeroU32::new(u32::from_le_bytes([s0, s1, s2, s3])).unwrap_or(NonZeroU32::MIN);
         let names = Names { host: settings.host.clone().into(), subsystem: settings.subsystem.clone() };
-        let settings = HostSettings { names, host, controller, hashes, groups, secure_channel };
+        let settings =
+            HostSettings { names: names.clone(), host, controller, hashes, groups, secure_channel };
         let fresh = Fresh::new(&random, sequence);
         let machine = HostAuthentication::new(settings, u16::from_le_bytes([t0, t1]), fresh);
-        Ok(Self { machine, out: None })
+        Ok(Self { machine, names, out: None })
     }
 
     /// The next command, and its data; `None` while one is outstanding, and at the end. May compute for milliseconds.
@@ -142,8 +146,13 @@ impl QueueAuthentication {
     }
 
     /// The key of TLS that it has generated, once the queue is authenticated.
-    pub(crate) fn take_generated(&mut self) -> Option<Psk> {
-        self.machine.take_generated()
+    pub(crate) fn take_generated(&mut self) -> Option<Result<TlsPsk, LinkError>> {
+        let psk = self.machine.take_generated()?;
+        let Names { host, subsystem } = &self.names;
+        tracing::debug!(%subsystem, cipher = %psk.cipher(), "key of TLS generated: connecting again with TLS");
+        // An identity of version 1 has any length.
+        let key = psk.tls(IdentityVersion::One, host.as_str(), subsystem.as_str());
+        Some(key.ok_or(LinkError::NoSecureChannel))
     }
 
     /// Why it has failed, once the failure was sent to the controller. The controller need not answer that, and may

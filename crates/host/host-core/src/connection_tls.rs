@@ -1,9 +1,11 @@
 //! TLS of one connection of a host: its keys, its handshake, and the meaning of its errors, without the socket.
 
-use security::psk::TlsPsk;
-use security::tls::{Alert, ByteSocket, Failure, HostKeys, IdentityOffer, Session, Stream};
+pub use security::tls::{HostKeys, IdentityOffer, Stream};
+
+use security::tls::{Alert, ByteSocket, Failure, Session};
 use wire::nqn::Nqn;
 
+use crate::authentication::TlsPsk;
 use crate::link_error::LinkError;
 
 /// The keys that a connection may use for TLS.

@@ -12,13 +12,18 @@
 //! | [`namespace`], [`key_value`], [`submit`] | commands, their completions, and how they fail |
 //! | [`connection_tls`] | TLS between a machine and any socket |
 //! | [`discovery_log`] | reads a discovery log in parts |
+//!
+//! The features `authentication` and `tls`, which are on by default, are in-band authentication and TLS. Without `tls` no C
+//! is compiled. Without a feature its keys are types that have no value.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 pub mod association_machine;
 pub mod attachment;
+#[cfg_attr(not(feature = "authentication"), path = "no_authentication.rs")]
 pub mod authentication;
 pub mod buffer;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub mod connection_tls;
 pub mod discovery_log;
 pub mod duration;

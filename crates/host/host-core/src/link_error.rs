@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use proto::Violation;
 use proto::host_controller::ControllerError;
+#[cfg(feature = "authentication")]
 use security::host::HostFailure;
+#[cfg(feature = "tls")]
 use security::tls::Failure as TlsFailure;
 use wire::id::Qid;
 use wire::nqn::Nqn;
@@ -63,6 +65,7 @@ pub enum LinkError {
     #[error("{0}")]
     Controller(#[from] ControllerError),
     /// Authentication failed.
+    #[cfg(feature = "authentication")]
     #[error("authentication failed: {0}")]
     Authentication(HostFailure),
     /// The target closed the connection when it had the host's proof of its secret, as a target that refuses the proof
@@ -76,14 +79,24 @@ pub enum LinkError {
     #[error("the controller does not authenticate itself, though a secret was given for it")]
     ControllerNotAuthenticated,
     /// TLS failed.
+    #[cfg(feature = "tls")]
     #[error("TLS: {0}")]
     Tls(TlsFailure),
     /// TLS failed with the key that an authentication has generated.
+    #[cfg(feature = "tls")]
     #[error("TLS with the generated key: {0}")]
     GeneratedKey(TlsFailure),
     /// The controller does not ask for authentication, so no key of TLS is generated.
     #[error("the controller does not authenticate the host, so there is no secure channel")]
     NoSecureChannel,
+    /// The controller demands what this build of the library does not have.
+    #[error("{needed} is not in this build: it needs the feature `{feature}` of nvlane-host")]
+    NotBuilt {
+        /// What is needed.
+        needed: &'static str,
+        /// The feature of the library that has it.
+        feature: &'static str,
+    },
     /// Another connection of the association was lost; this one was closed with it.
     #[error("the association was lost")]
     Association,
@@ -91,13 +104,17 @@ pub enum LinkError {
 
 impl From<io::Error> for LinkError {
     fn from(error: io::Error) -> Self {
-        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsFailure>());
-        tls.cloned().map_or_else(|| Self::Socket(Arc::new(error)), Self::Tls)
+        #[cfg(feature = "tls")]
+        if let Some(failure) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsFailure>()) {
+            return Self::Tls(failure.clone());
+        }
+        Self::Socket(Arc::new(error))
     }
 }
 
 impl LinkError {
     /// Whether the peer has closed the connection, in whatever way.
+    #[cfg(feature = "authentication")]
     pub(crate) fn is_close_by_peer(&self) -> bool {
         match self {
             Self::Closed { .. } => true,
@@ -113,7 +130,10 @@ impl LinkError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Controller(error) => error.is_permanent(),
-            Self::Authentication(_) | Self::ControllerNotAuthenticated | Self::NoSecureChannel => true,
+            #[cfg(feature = "authentication")]
+            Self::Authentication(_) => true,
+            Self::ControllerNotAuthenticated | Self::NoSecureChannel | Self::NotBuilt { .. } => true,
+            #[cfg(feature = "tls")]
             Self::Tls(failure) => {
                 matches!(failure, TlsFailure::Alert(_) | TlsFailure::NotTls | TlsFailure::NoProof)
             }
@@ -127,12 +147,11 @@ impl LinkError {
     #[must_use]
     pub fn is_refusal_of_trust(&self) -> bool {
         match self {
-            Self::Authentication(_)
-            | Self::ClosedOnReply
-            | Self::ControllerNotAuthenticated
-            | Self::Tls(_)
-            | Self::GeneratedKey(_)
-            | Self::NoSecureChannel => true,
+            #[cfg(feature = "authentication")]
+            Self::Authentication(_) => true,
+            #[cfg(feature = "tls")]
+            Self::Tls(_) | Self::GeneratedKey(_) => true,
+            Self::ClosedOnReply | Self::ControllerNotAuthenticated | Self::NoSecureChannel => true,
             Self::Controller(error) => {
                 matches!(
                     error,

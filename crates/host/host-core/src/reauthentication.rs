@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "authentication")]
 use security::host::HostFailure;
 
 use crate::duration::ns;
@@ -47,6 +48,7 @@ impl Reauthentication {
 /// Whether a repeated authentication that failed so ends the connection.
 pub(crate) fn ends_connection(cause: &LinkError) -> bool {
     match cause {
+        #[cfg(feature = "authentication")]
         LinkError::Authentication(failure) => matches!(failure, HostFailure::Refuses(_)),
         // The status of a command.
         LinkError::Controller(_) => false,
@@ -54,7 +56,7 @@ pub(crate) fn ends_connection(cause: &LinkError) -> bool {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "authentication"))]
 mod tests {
     use proto::host_controller::ControllerError;
     use security::message::Reason;

@@ -87,6 +87,7 @@ impl Association {
         options: Options,
         resolve: Resolve,
     ) -> Result<Self, Error> {
+        options.check_build()?;
         let identity = options.identity.clone().unwrap_or_else(HostIdentity::of_this_machine);
         let tuning = &options.tuning;
         let settings = AssociationSettings {

@@ -9,12 +9,11 @@ use std::sync::mpsc::Sender;
 
 use host_core::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
 use host_core::attachment::{Attachment, Barrier, Inaccessible};
-use host_core::connection_tls::TlsKeys;
+use host_core::connection_tls::{HostKeys, TlsKeys};
 use host_core::failure::Failure;
 use host_core::link_error::{LinkContext, LinkError};
 use proto::SendBudget;
 use reactor::{Address as Post, Mailbox, MaxSegment, Received};
-use security::tls::HostKeys;
 use wire::log::ana::AnaState;
 
 use crate::address::Address;

@@ -12,8 +12,11 @@ use host_core::submit::RefusedReason;
 use proto::Violation;
 use proto::host_controller::ControllerError;
 use proto::host_namespaces::Unusable;
+#[cfg(feature = "authentication")]
 use security::host::HostFailure;
+#[cfg(feature = "authentication")]
 use security::message::Reason;
+#[cfg(feature = "tls")]
 use security::tls::{Alert as TlsAlert, Failure as TlsFailure};
 use wire::fabrics::InvalidParameter;
 use wire::id::Nsid;
@@ -134,6 +137,14 @@ pub enum Error {
         /// The system's error.
         cause: Arc<io::Error>,
     },
+    /// The options demand what this build of the library does not have.
+    #[error("{needed} is not in this build: it needs the feature `{feature}` of nvlane-host")]
+    NotBuilt {
+        /// What is needed.
+        needed: &'static str,
+        /// The feature of the library that has it.
+        feature: &'static str,
+    },
     /// The association was closed.
     #[error("the association has ended")]
     Ended,
@@ -187,12 +198,16 @@ impl fmt::Display for Advice<'_> {
                 f.write_str("; is this an NVMe/TCP port?")
             }
             LinkError::Controller(error) => advise(error, context, f),
-            LinkError::Authentication(HostFailure::Refused(Reason::Failed)) | LinkError::ClosedOnReply => {
+            LinkError::ClosedOnReply => write!(f, "; is it the secret of {}?", context.host),
+            #[cfg(feature = "authentication")]
+            LinkError::Authentication(HostFailure::Refused(Reason::Failed)) => {
                 write!(f, "; is it the secret of {}?", context.host)
             }
+            #[cfg(feature = "authentication")]
             LinkError::Authentication(HostFailure::Refuses(Reason::Failed)) => {
                 write!(f, "; is it the secret of {}?", context.subsystem)
             }
+            #[cfg(feature = "authentication")]
             LinkError::Authentication(HostFailure::Refused(Reason::SecureChannel)) => f.write_str(
                 "; the target must allow TLS on this listener (tls = \"allowed\" or \"concatenated\") and a Diffie-Hellman group; \
                  else leave out --concat",
@@ -201,19 +216,24 @@ impl fmt::Display for Advice<'_> {
                 write!(f, "; the target needs the secret of {}; else leave out --concat", context.host)
             }
             // Linux targets close the connection where others send an alert.
+            #[cfg(feature = "tls")]
             LinkError::Tls(TlsFailure::Alert(_) | TlsFailure::Closed) => {
                 write!(f, "; is it the TLS key that the target has for {} and {}?", context.host, context.subsystem)
             }
+            #[cfg(feature = "tls")]
             LinkError::Tls(TlsFailure::NotTls) => {
                 f.write_str("; leave out --tls to connect unencrypted")
             }
+            #[cfg(feature = "tls")]
             LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::UNKNOWN_PSK_IDENTITY)) => {
                 f.write_str("; the target has forgotten the key: if it was restarted, connect again")
             }
+            #[cfg(feature = "tls")]
             LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::DECRYPT_ERROR)) => f.write_str(
                 "; the target has forgotten the key (if it was restarted, connect again), or derives another one, as Linux \
                  before 7.1 does",
             ),
+            #[cfg(feature = "tls")]
             LinkError::GeneratedKey(TlsFailure::NotTls | TlsFailure::Closed) => f.write_str(
                 "; does the target allow TLS on this listener? Some generate no key for hosts that ask for their secret as \
                  well: try without --dhchap-ctrl-secret",
@@ -326,7 +346,9 @@ mod tests {
             ),
             (message(refused(Status::CONNECT_INVALID_HOST, None)), "allow our host name, nqn.2014-08"),
             (message(ControllerError::AuthenticationRequired), "--dhchap-secret names the file"),
+            #[cfg(feature = "tls")]
             (message(LinkError::Tls(TlsFailure::Alert(TlsAlert::DECRYPT_ERROR))), "is it the TLS key"),
+            #[cfg(feature = "tls")]
             (message(LinkError::Tls(TlsFailure::NotTls)), "leave out --tls"),
         ] {
             assert!(message.starts_with("192.0.2.1:4420 admin queue: "), "{message}");

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host_core::attachment::Attachment;
+use host_core::connection_tls::HostKeys;
 use host_core::duration::ns;
 use host_core::flush_epoch::FlushEpoch;
 use host_core::lane_core::{LaneCore, LaneSettings};
@@ -24,7 +25,6 @@ use proto::receive::ReceiveTurn;
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use proto::{ReceivePlan, SendBudget};
 use reactor::{Address as Post, Arrival, BusyPoll, Mailbox, Pause, Received, SpinBudget, Wait};
-use security::tls::HostKeys;
 use wire::id::Qid;
 
 pub use self::counters::LaneCounters;

@@ -43,6 +43,16 @@
 //! [`reconnect`] and [`retry`] state which commands are submitted again, and what a caller may rely on after a lost
 //! connection. [`wire`] has the structures of every command, log page and status.
 //!
+//! # Features
+//!
+//! | Feature | Content | On by default |
+//! |---|---|---|
+//! | `tls` | TLS 1.3 with keys of [`Options::tls`] or [`Options::concat`]; compiles AWS-LC and s2n-tls, which are C | yes |
+//! | `authentication` | in-band authentication with [`Options::credentials`]; part of `tls` | yes |
+//!
+//! Without a feature its keys and secrets are types that have no value, and options or targets that demand it end with
+//! [`Error::NotBuilt`] or [`LinkError::NotBuilt`]. Without `tls` no C is compiled.
+//!
 //! The state machines below are in `nvlane-host-core`, without sockets, clocks, threads or random numbers, so that a
 //! simulator runs the same code.
 #![forbid(unsafe_code)]
@@ -90,6 +100,7 @@ pub use phases::Phases;
 pub use host_core::association_machine::{AdminAnswer, ControllerInfo};
 pub use host_core::authentication::Credentials;
 pub use host_core::buffer::Vectored;
+pub use host_core::connection_tls::HostKeys;
 pub use host_core::failure::Failure;
 pub use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
 pub use host_core::link_error::{LinkContext, LinkError};
@@ -108,6 +119,7 @@ pub use proto::host_queue::DataBuffer;
 pub use proto::receive::Receive;
 pub use proto::zero_copy::Policy as ZeroCopy;
 pub use reactor::{Arrival, BusyPoll, Durations, MaxSegment};
+#[cfg(feature = "authentication")]
 pub use security;
 pub use wire;
 pub use wire::async_event::AsyncEvent;

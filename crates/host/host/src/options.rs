@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host_core::authentication::Credentials;
+use host_core::connection_tls::HostKeys;
 use host_core::queue_map::{LaneClass, QueueMap};
 use host_core::reconnect::{ReconnectSettings, ReplayPolicy};
 use proto::doorbell::Policy as DoorbellPolicy;
@@ -12,9 +13,9 @@ use proto::host_queue::HOST_SLOT_COUNT_MAX;
 use proto::receive::Receive;
 use proto::zero_copy::Policy as ZeroCopy;
 use reactor::{BusyPoll, MaxSegment};
-use security::tls::HostKeys;
 use wire::pdu::{DataAlignment, Digests};
 
+use crate::error::Error;
 use crate::identity::HostIdentity;
 
 /// From this size on, receiving in place costs no more than copying out of the warm staging buffer; from 256 KiB on it
@@ -238,6 +239,21 @@ impl Options {
         QueueMap { default: self.lanes, read: self.read_lanes, poll: self.poll_lanes }
     }
 
+    /// Checks that this build of the library has what is demanded. Keys and secrets need no check: in a build without
+    /// their features there are none.
+    ///
+    /// # Errors
+    /// [`Error::NotBuilt`].
+    pub(crate) fn check_build(&self) -> Result<(), Error> {
+        if self.concat && cfg!(not(feature = "tls")) {
+            return Err(Error::NotBuilt { needed: "TLS with a generated key", feature: "tls" });
+        }
+        if self.reauthenticate.is_some() && cfg!(not(feature = "authentication")) {
+            return Err(Error::NotBuilt { needed: "in-band authentication", feature: "authentication" });
+        }
+        Ok(())
+    }
+
     /// The depth, limited to what a queue can have.
     pub(crate) fn depth(&self) -> u16 {
         self.depth.clamp(1, Self::DEPTH_MAX)
@@ -268,5 +284,19 @@ impl Tuning {
             let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
             u64::from_le_bytes(bytes)
         })
+    }
+}
+
+#[cfg(all(test, not(feature = "authentication")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_built_is_said() {
+        let concat = Options { concat: true, ..Options::default() }.check_build().expect_err("no TLS");
+        assert!(concat.to_string().ends_with("needs the feature `tls` of nvlane-host"), "{concat}");
+        let again = Options { reauthenticate: Some(Duration::ZERO), ..Options::default() };
+        let again = again.check_build().expect_err("no authentication");
+        assert!(again.to_string().ends_with("needs the feature `authentication` of nvlane-host"), "{again}");
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Secrets are wiped when dropped and never appear in `Debug`.
 //!
-//! Unsafe code is in [`tls`]'s binding of the TLS library only.
+//! TLS is the feature `tls`, on by default: without it no C is compiled. Unsafe code is in `tls`'s binding of its library only.
 #![deny(unsafe_code)]
 // Input of a peer must not cause a panic: see docs/testing.md.
 #![cfg_attr(
@@ -35,6 +35,7 @@ pub mod psk;
 pub mod secret;
 pub mod secret_bytes;
 pub mod secure_channel;
+#[cfg(feature = "tls")]
 pub mod tls;
 pub mod tls_key;
 mod transcript;

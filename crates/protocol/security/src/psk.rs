@@ -193,6 +193,7 @@ pub(crate) fn expand_label(
 
 /// HKDF-Expand-Label of RFC 8446 from a traffic secret, without context, to a length of at most one digest.
 #[expect(clippy::expect_used, reason = "a secret has a digest's length, and so has at most the result")]
+#[cfg(feature = "tls")]
 pub(crate) fn expand_secret(cipher: Cipher, secret: &SecretBytes, label: &str, length: usize) -> SecretBytes {
     let mut okm = vec![0; length];
     with_info(Derivation::Standard, length, label, &[], |info| match cipher {

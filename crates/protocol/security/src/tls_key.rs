@@ -62,6 +62,7 @@ impl TlsKey {
     }
 
     /// Equal for equal keys.
+    #[cfg(feature = "tls")]
     pub(crate) fn value(&self) -> (Option<u8>, &[u8]) {
         (self.hash.map(HashFunction::id), self.bytes.expose())
     }

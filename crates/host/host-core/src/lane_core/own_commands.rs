@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use proto::host_controller::{ControllerError, Demand, QueueConnect, RequestData};
 use proto::host_queue::{DataBuffer, Transfer};
-use security::secure_channel::SecureChannel;
 use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
@@ -13,7 +12,7 @@ use super::LaneCore;
 use super::command::{IS_OWN, KeptCommand, Tag};
 use super::phase::Phase;
 use crate::attachment::Attachment;
-use crate::authentication::QueueAuthentication;
+use crate::authentication::{QueueAuthentication, SecureChannel};
 use crate::buffer::Data;
 use crate::link_error::LinkError;
 use crate::reauthentication::ends_connection;
