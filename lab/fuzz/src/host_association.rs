@@ -4,6 +4,7 @@
 //! Input: for each command from the host, one byte that selects its answer ([`Answer`]), and the answer's parameters.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use host::LinkError;
 use host::reconnect::{Class, ReconnectSettings};
@@ -77,7 +78,10 @@ pub fn host_association(data: &[u8]) {
         connect_timeout_ns: 10 * SECOND,
         admin_timeout_ns: 60 * SECOND,
         deadline_ns: None,
-        reconnect: ReconnectSettings { give_up_ns: Some(60 * SECOND), ..ReconnectSettings::default() },
+        reconnect: ReconnectSettings {
+            give_up_after: Some(Duration::from_secs(60)),
+            ..ReconnectSettings::default()
+        },
         seed: 7,
     };
     let mut machine = AssociationMachine::new(settings, 0);

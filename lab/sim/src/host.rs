@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use host_core::association_machine::{
     AdminAnswer, AdminRequest, AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
@@ -165,7 +166,11 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
         connect_timeout_ns: 3 * SECOND,
         admin_timeout_ns: 10 * SECOND,
         deadline_ns: None,
-        reconnect: ReconnectSettings { delay_ns_first: 20 * MS, delay_ns_max: 4 * SECOND, give_up_ns: None },
+        reconnect: ReconnectSettings {
+            delay_first: Duration::from_millis(20),
+            delay_max: Duration::from_secs(4),
+            give_up_after: None,
+        },
         seed: scenario.seed ^ index as u64,
     }
 }

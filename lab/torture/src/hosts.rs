@@ -1,5 +1,7 @@
 //! Hosts that survive kills of their target.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use host::{HostIdentity, Options, ReconnectSettings, ReplayPolicy};
 use wire::nqn::Nqn;
@@ -17,9 +19,9 @@ pub(crate) fn options(number: u64, lanes: u16) -> Result<Options> {
         identity: Some(HostIdentity::of_name(name)),
         replay: if replays { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
         reconnect: ReconnectSettings {
-            delay_ns_first: 2_000_000,
-            delay_ns_max: 50_000_000,
-            give_up_ns: Some(60_000_000_000),
+            delay_first: Duration::from_millis(2),
+            delay_max: Duration::from_millis(50),
+            give_up_after: Some(Duration::from_secs(60)),
         },
         ..Options::default()
     })

@@ -45,7 +45,7 @@ use wire::status::Status;
 use crate::attachment::{Attachment, Inaccessible};
 use crate::authentication::{Credentials, QueueAuthentication, SecureChannel, TlsPsk};
 use crate::connection_tls::{IdentityOffer, may_need_other_identities};
-use crate::failure::Failure;
+use crate::failure::{Failure, Waited};
 use crate::known_namespaces::KnownNamespaces;
 use crate::link_error::LinkError;
 use crate::reauthentication::{Reauthentication, ends_connection};
@@ -665,13 +665,13 @@ impl AssociationMachine {
         self.end_late_requests(now_ns);
         match self.phase {
             Phase::BringUp { until_ns } if until_ns <= now_ns => {
-                let waited_ms = self.settings.admin_timeout_ns / MS;
-                return Err(LinkError::TimedOut { to: "the bring-up", waited_ms });
+                let waited = Duration::from_nanos(self.settings.admin_timeout_ns);
+                return Err(LinkError::TimedOut { to: "the bring-up", waited });
             }
             Phase::Waiting { due_ns } if due_ns <= now_ns => self.open(now_ns),
             Phase::Opening { until_ns } | Phase::Handshake { until_ns } if until_ns <= now_ns => {
-                let waited_ms = self.settings.connect_timeout_ns / MS;
-                return Err(LinkError::TimedOut { to: self.doing(), waited_ms });
+                let waited = Duration::from_nanos(self.settings.connect_timeout_ns);
+                return Err(LinkError::TimedOut { to: self.doing(), waited });
             }
             Phase::BringUp { .. } | Phase::Up => {
                 self.check_deadlines(now_ns)?;
@@ -687,12 +687,12 @@ impl AssociationMachine {
 
     /// The association's deadline has passed.
     fn expire(&mut self, now_ns: u64) {
-        let limit_ms = self.settings.deadline_ns.unwrap_or(0) / MS;
+        let limit = Duration::from_nanos(self.settings.deadline_ns.unwrap_or(0));
         if let Phase::Waiting { .. } = self.phase {
             // There is no connection to close.
-            return self.finish(Some(LinkError::Deadline { limit_ms, during: "attempts to reconnect" }));
+            return self.finish(Some(LinkError::Deadline { limit, during: "attempts to reconnect" }));
         }
-        self.on_lost(LinkError::Deadline { limit_ms, during: self.doing() }, now_ns);
+        self.on_lost(LinkError::Deadline { limit, during: self.doing() }, now_ns);
     }
 
     /// Ends callers' commands that waited too long for an association.
@@ -700,13 +700,13 @@ impl AssociationMachine {
         if self.phase == Phase::Up || self.requests.iter().all(|(until_ns, _)| *until_ns > now_ns) {
             return;
         }
-        let waited_ms = u32::try_from(self.settings.admin_timeout_ns / MS).unwrap_or(u32::MAX);
+        let waited = Waited::from_ms(u32::try_from(self.settings.admin_timeout_ns / MS).unwrap_or(u32::MAX));
         let (late, waiting) =
             std::mem::take(&mut self.requests).into_iter().partition(|(until_ns, _)| *until_ns <= now_ns);
         self.requests = waiting;
         let late: VecDeque<(u64, AdminRequest)> = late;
         for (_, request) in late {
-            self.answer(request.id, Err(Failure::NoConnection { waited_ms }));
+            self.answer(request.id, Err(Failure::NoConnection { waited }));
         }
     }
 
@@ -724,7 +724,7 @@ impl AssociationMachine {
         let waited_ns =
             if is_step { self.settings.connect_timeout_ns } else { self.settings.admin_timeout_ns };
         let to = if is_step { "a command of the bring-up" } else { "an admin command" };
-        Err(LinkError::TimedOut { to, waited_ms: waited_ns / MS })
+        Err(LinkError::TimedOut { to, waited: Duration::from_nanos(waited_ns) })
     }
 
     fn submit_own(&mut self, now_ns: u64) -> Result<(), LinkError> {

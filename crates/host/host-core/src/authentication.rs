@@ -178,6 +178,7 @@ impl QueueAuthentication {
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::time::Duration;
 
     use security::controller::{ControllerAuthentication, ControllerSettings as ControllerSide, Received};
     use wire::nqn::HostId;
@@ -251,7 +252,7 @@ mod tests {
             let told = queue.cause_of_loss(cause);
             assert!(matches!(told, LinkError::ClosedOnReply) && !told.is_permanent(), "{told}");
         }
-        let late = LinkError::TimedOut { to: "Authentication Receive", waited_ms: 1 };
+        let late = LinkError::TimedOut { to: "Authentication Receive", waited: Duration::from_millis(1) };
         assert!(matches!(queue.cause_of_loss(late), LinkError::TimedOut { .. }));
     }
 

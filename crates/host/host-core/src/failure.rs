@@ -1,5 +1,8 @@
 //! Failures of commands.
 
+use std::fmt;
+use std::time::Duration;
+
 use wire::status::Status;
 
 /// Why a command failed.
@@ -11,21 +14,21 @@ pub enum Failure {
     Status(Status),
     /// The controller returned this status until no retry or time was left; see [`retry`](crate::retry). With a retry
     /// count of 0 the command was never sent: its namespace was not accessible, for the reason in the status.
-    #[error("{status}: given up after {waited_ms} ms (retries: {retry_count})")]
+    #[error("{status}: given up after {waited} (retries: {retry_count})")]
     GaveUp {
         /// The last status.
         status: Status,
         /// Retries.
         retry_count: u8,
-        /// Time since the first such status, ms.
-        waited_ms: u32,
+        /// Time since the first such status.
+        waited: Waited,
     },
     /// There was no connection to the target for `Tuning::fast_io_fail`. The command was
     /// not executed.
-    #[error("no connection to the target for {waited_ms} ms: the command has not happened")]
+    #[error("no connection to the target for {waited}: the command has not happened")]
     NoConnection {
-        /// Time without a connection, ms.
-        waited_ms: u32,
+        /// Time without a connection.
+        waited: Waited,
     },
     /// The connection was lost before the controller answered. The command may or may not have been executed, and it
     /// may still be executed later. See [`reconnect`](crate::reconnect).
@@ -67,3 +70,32 @@ impl Failure {
         }
     }
 }
+
+/// A time that a command has waited, to the millisecond.
+// Not a Duration: a failure is in every completion, which would grow by 16 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Waited {
+    ms: u32,
+}
+
+impl Waited {
+    /// A number of milliseconds.
+    #[must_use]
+    pub const fn from_ms(ms: u32) -> Self {
+        Self { ms }
+    }
+
+    /// The time.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.ms as u64)
+    }
+}
+
+impl fmt::Display for Waited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms", self.ms)
+    }
+}
+
+const _: () = assert!(size_of::<Failure>() == 8);

@@ -50,7 +50,7 @@ use backlog::{Backlog, FailedCommand, Retried, RetryLimits};
 use command::{IS_CANCELLED, IS_EXACT, IS_LATE, IS_OWN, IS_TIMED, IS_UNCERTAIN, KeptCommand, Tag, misfit};
 use held::Release;
 use phase::Phase;
-use timeouts::{CommandTimeout, MS, abort};
+use timeouts::{CommandTimeout, abort};
 
 /// Maximum data of one command, bytes: a PDU of it and its headers has a 32-bit length.
 const LENGTH_MAX: u32 = u32::MAX - 4096;
@@ -734,8 +734,8 @@ impl<B: DataBuffer> LaneCore<B> {
     #[cold]
     fn on_due(&mut self, now_ns: u64) -> Result<(), LinkError> {
         if self.phase.until_ns().is_some_and(|until_ns| until_ns <= now_ns) {
-            let waited_ms = self.settings.connect_timeout_ns / MS;
-            return Err(LinkError::TimedOut { to: self.doing(), waited_ms });
+            let waited = Duration::from_nanos(self.settings.connect_timeout_ns);
+            return Err(LinkError::TimedOut { to: self.doing(), waited });
         }
         if self.phase == Phase::Live {
             self.command_timeout.look(&mut self.queue, &mut self.actions, now_ns)?;

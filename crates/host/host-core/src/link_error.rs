@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::Violation;
 use proto::host_controller::ControllerError;
@@ -26,16 +28,48 @@ pub struct LinkContext {
     pub host: Nqn,
 }
 
+/// An I/O error that clones of an error share. Its [`source`](std::error::Error::source) is the [`io::Error`] itself.
+#[derive(Clone, Debug)]
+pub struct IoError(Arc<io::Error>);
+
+impl From<io::Error> for IoError {
+    fn from(error: io::Error) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl Deref for IoError {
+    type Target = io::Error;
+
+    fn deref(&self) -> &io::Error {
+        &self.0
+    }
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for IoError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.0)
+    }
+}
+
 /// Why a connection failed.
+///
+/// Its text has those of its causes; [`source`](std::error::Error::source) leads to them, down to the [`io::Error`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
     /// The name could not be resolved.
     #[error("cannot resolve the name: {0}")]
-    Resolve(Arc<io::Error>),
+    Resolve(#[source] IoError),
     /// TCP failed to connect, or broke.
-    #[error("{0}")]
-    Socket(Arc<io::Error>),
+    #[error(transparent)]
+    Socket(IoError),
     /// The target closed the connection.
     #[error("the target closed the connection during {during}")]
     Closed {
@@ -43,18 +77,18 @@ pub enum LinkError {
         during: &'static str,
     },
     /// No answer in time.
-    #[error("no answer to {to} in {waited_ms} ms")]
+    #[error("no answer to {to} in {} ms", waited.as_millis())]
     TimedOut {
         /// The request or step without an answer.
         to: &'static str,
-        /// Time waited, ms.
-        waited_ms: u64,
+        /// Time waited.
+        waited: Duration,
     },
     /// The association has exceeded `Options::deadline`.
-    #[error("the deadline of {limit_ms} ms has passed during {during}")]
+    #[error("the deadline of {} ms has passed during {during}", limit.as_millis())]
     Deadline {
-        /// The limit, ms.
-        limit_ms: u64,
+        /// The limit.
+        limit: Duration,
         /// Phase of the connection.
         during: &'static str,
     },
@@ -62,12 +96,12 @@ pub enum LinkError {
     #[error("the target broke the protocol: {0}")]
     Violation(#[from] Violation),
     /// The controller cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Controller(#[from] ControllerError),
     /// Authentication failed.
     #[cfg(feature = "authentication")]
     #[error("authentication failed: {0}")]
-    Authentication(HostFailure),
+    Authentication(#[source] HostFailure),
     /// The target closed the connection when it had the host's proof of its secret, as a target that refuses the proof
     /// may do.
     #[error(
@@ -81,11 +115,11 @@ pub enum LinkError {
     /// TLS failed.
     #[cfg(feature = "tls")]
     #[error("TLS: {0}")]
-    Tls(TlsFailure),
+    Tls(#[source] TlsFailure),
     /// TLS failed with the key that an authentication has generated.
     #[cfg(feature = "tls")]
     #[error("TLS with the generated key: {0}")]
-    GeneratedKey(TlsFailure),
+    GeneratedKey(#[source] TlsFailure),
     /// The controller does not ask for authentication, so no key of TLS is generated.
     #[error("the controller does not authenticate the host, so there is no secure channel")]
     NoSecureChannel,
@@ -108,7 +142,7 @@ impl From<io::Error> for LinkError {
         if let Some(failure) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsFailure>()) {
             return Self::Tls(failure.clone());
         }
-        Self::Socket(Arc::new(error))
+        Self::Socket(error.into())
     }
 }
 

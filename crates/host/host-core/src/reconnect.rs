@@ -37,7 +37,7 @@
 //!
 //! The first attempt of an association is made once, and its error is the caller's: a wrong key or secret is reported at
 //! once. Once the association has been up, each loss is followed by attempts to reconnect until
-//! [`give_up_ns`](ReconnectSettings::give_up_ns) has passed; `Error::GaveUp` then holds the error
+//! [`give_up_after`](ReconnectSettings::give_up_after) has passed; `Error::GaveUp` then holds the error
 //! of the last one.
 //!
 //! | Attempt fails by | Then |
@@ -68,26 +68,31 @@
 //! caller receives its completion only after a caller has received [`Failure::Unflushed`], ends with
 //! [`Failure::Interrupted`]: no later Flush covers it.
 
+use std::time::Duration;
+
 use linux::random::SplitMix64;
 
+use crate::duration::ns;
 use crate::failure::Failure;
 
 /// Delays between attempts to reconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectSettings {
-    /// Delay before the first attempt, ns; it doubles with each attempt.
-    pub delay_ns_first: u64,
-    /// Maximum delay between two attempts, ns.
-    pub delay_ns_max: u64,
-    /// Time after the loss at which reconnecting is given up, ns; `None` for never.
-    pub give_up_ns: Option<u64>,
+    /// Delay before the first attempt; it doubles with each attempt.
+    pub delay_first: Duration,
+    /// Maximum delay between two attempts.
+    pub delay_max: Duration,
+    /// Time after the loss at which reconnecting is given up; `None` for never.
+    pub give_up_after: Option<Duration>,
 }
-
-const SECOND: u64 = 1_000_000_000;
 
 impl Default for ReconnectSettings {
     fn default() -> Self {
-        Self { delay_ns_first: 20_000_000, delay_ns_max: 10 * SECOND, give_up_ns: Some(600 * SECOND) }
+        Self {
+            delay_first: Duration::from_millis(20),
+            delay_max: Duration::from_secs(10),
+            give_up_after: Some(Duration::from_secs(600)),
+        }
     }
 }
 
@@ -95,7 +100,7 @@ impl ReconnectSettings {
     /// No reconnect: the association ends for good with its first loss.
     #[must_use]
     pub fn never() -> Self {
-        Self { give_up_ns: Some(0), ..Self::default() }
+        Self { give_up_after: Some(Duration::ZERO), ..Self::default() }
     }
 }
 
@@ -171,7 +176,7 @@ impl Backoff {
     /// The association was lost. Returns when the next attempt is due; `None` to give up.
     pub(crate) fn on_lost(&mut self, now_ns: u64) -> Option<u64> {
         // An association that is lost soon after it came up continues the schedule of the last loss.
-        if now_ns.saturating_sub(self.up_ns) >= self.settings.delay_ns_max || self.lost_ns.is_none() {
+        if now_ns.saturating_sub(self.up_ns) >= ns(self.settings.delay_max) || self.lost_ns.is_none() {
             self.attempt_count = 0;
             self.lost_ns = Some(now_ns);
         }
@@ -185,16 +190,15 @@ impl Backoff {
 
     fn next_attempt(&mut self, now_ns: u64) -> Option<u64> {
         let settings = self.settings;
-        let wait_ns = settings
-            .delay_ns_first
+        let wait_ns = ns(settings.delay_first)
             .saturating_mul(1u64.checked_shl(self.attempt_count).unwrap_or(u64::MAX))
-            .min(settings.delay_ns_max);
+            .min(ns(settings.delay_max));
         self.attempt_count = self.attempt_count.saturating_add(1);
         // Jitter, 50 to 100 % of the delay: hosts that lost the same target must not reconnect in lockstep.
         let wait_ns = wait_ns / 2 + self.random.draw() % (wait_ns / 2 + 1);
         let due_ns = now_ns.saturating_add(wait_ns);
         let lost_ns = self.lost_ns.unwrap_or(now_ns);
-        match settings.give_up_ns {
+        match settings.give_up_after.map(ns) {
             Some(give_up_ns) if due_ns >= lost_ns.saturating_add(give_up_ns) => None,
             _ => Some(due_ns),
         }
@@ -205,6 +209,8 @@ impl Backoff {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
 
     #[test]
     fn what_changes_data_is_not_repeated_unless_asked_for() {
@@ -271,7 +277,8 @@ mod tests {
     proptest! {
         #[test]
         fn waits_stay_within_their_bounds(seed: u64, first in 0u64..SECOND, max in 1u64..20 * SECOND, now: u64) {
-            let settings = ReconnectSettings { delay_ns_first: first, delay_ns_max: max, give_up_ns: None };
+            let (delay_first, delay_max) = (Duration::from_nanos(first), Duration::from_nanos(max));
+            let settings = ReconnectSettings { delay_first, delay_max, give_up_after: None };
             let mut backoff = Backoff::new(settings, seed);
             let mut due_ns = backoff.on_lost(now).unwrap();
             for attempt in 0..80u32 {

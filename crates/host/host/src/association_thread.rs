@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use host_core::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
 use host_core::attachment::{Attachment, Barrier, Inaccessible};
@@ -196,8 +197,8 @@ impl Driver<'_> {
                 self.lose(cause, now_ns);
             }
             if self.close_ns.is_some_and(|close_ns| close_ns <= now_ns) {
-                let waited_ms = self.close_limit_ns / 1_000_000;
-                self.lose(LinkError::TimedOut { to: "the shutdown", waited_ms }, now_ns);
+                let waited = Duration::from_nanos(self.close_limit_ns);
+                self.lose(LinkError::TimedOut { to: "the shutdown", waited }, now_ns);
             }
             // An action may have enabled other work, for example a socket that connected at once.
             if !self.act() {
@@ -261,11 +262,11 @@ impl Driver<'_> {
 
     fn lose(&mut self, cause: LinkError, now_ns: u64) {
         let cause = match (cause, &self.link) {
-            (LinkError::TimedOut { to: "TCP connect", waited_ms }, Link::Resolving) => {
-                LinkError::TimedOut { to: "the name resolution", waited_ms }
+            (LinkError::TimedOut { to: "TCP connect", waited }, Link::Resolving) => {
+                LinkError::TimedOut { to: "the name resolution", waited }
             }
-            (LinkError::TimedOut { waited_ms, .. }, Link::Securing(..)) => {
-                LinkError::TimedOut { to: TLS_HANDSHAKE, waited_ms }
+            (LinkError::TimedOut { waited, .. }, Link::Securing(..)) => {
+                LinkError::TimedOut { to: TLS_HANDSHAKE, waited }
             }
             (cause, _) => cause,
         };
@@ -328,7 +329,7 @@ impl Driver<'_> {
             }
             Err(error) => {
                 self.link = Link::None;
-                self.machine.on_lost(LinkError::Resolve(Arc::new(error)), now_ns);
+                self.machine.on_lost(LinkError::Resolve(error.into()), now_ns);
             }
         }
     }

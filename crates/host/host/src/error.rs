@@ -1,11 +1,11 @@
-//! Errors of associations, with advice.
+//! Errors of associations.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 use host_core::failure::Failure;
-use host_core::link_error::{LinkContext, LinkError};
+use host_core::link_error::{IoError, LinkContext, LinkError};
 use host_core::namespace::InvalidCommand;
 use host_core::queue_map::{LaneClass, QueueMap};
 use host_core::submit::RefusedReason;
@@ -26,6 +26,9 @@ use wire::status::Status;
 use crate::address::AddressError;
 
 /// An error of the host library. Commands end with a [`Failure`] of their own.
+///
+/// Its text has those of its causes, and advice where there is any; [`source`](std::error::Error::source) leads to them,
+/// down to the [`io::Error`](std::io::Error).
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,7 +36,7 @@ pub enum Error {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The address names no subsystem.
-    #[error("{address} names no subsystem: write HOST:PORT/NQN, `nvlane discover` lists what is there")]
+    #[error("{address} names no subsystem: write HOST:PORT/NQN")]
     NoSubsystem {
         /// The address.
         address: String,
@@ -44,6 +47,7 @@ pub enum Error {
         /// The connection.
         context: Box<LinkContext>,
         /// Why.
+        #[source]
         cause: LinkError,
     },
     /// The association was lost, and reconnecting was given up.
@@ -52,6 +56,7 @@ pub enum Error {
         /// Attempts made.
         attempts: u32,
         /// Error of the last attempt.
+        #[source]
         last: Arc<Error>,
     },
     /// No such namespace.
@@ -78,6 +83,7 @@ pub enum Error {
         /// The namespace.
         nsid: Nsid,
         /// Why.
+        #[source]
         cause: Unusable,
     },
     /// The controller sent malformed data.
@@ -111,6 +117,7 @@ pub enum Error {
         /// Name of the command.
         command: &'static str,
         /// Why.
+        #[source]
         failure: Failure,
     },
     /// A command was refused by the lane.
@@ -119,6 +126,7 @@ pub enum Error {
         /// Name of the command.
         command: &'static str,
         /// Why.
+        #[source]
         reason: RefusedReason,
     },
     /// The answer to a command is malformed.
@@ -135,7 +143,8 @@ pub enum Error {
         /// The purpose of the call.
         doing: &'static str,
         /// The system's error.
-        cause: Arc<io::Error>,
+        #[source]
+        cause: IoError,
     },
     /// The options demand what this build of the library does not have.
     #[error("{needed} is not in this build: it needs the feature `{feature}` of nvlane-host")]
@@ -163,7 +172,7 @@ impl Error {
     }
 
     pub(crate) fn system(doing: &'static str, cause: io::Error) -> Self {
-        Self::System { doing, cause: Arc::new(cause) }
+        Self::System { doing, cause: cause.into() }
     }
 }
 
@@ -188,7 +197,7 @@ impl fmt::Display for Advice<'_> {
                 "; is the address right, and does every firewall on the way let this port through?",
             ),
             LinkError::Closed { during: "handshake" } => {
-                f.write_str("; is this an NVMe/TCP port? One that demands TLS needs --tls")
+                f.write_str("; is this an NVMe/TCP port? One that demands TLS needs a TLS key")
             }
             LinkError::TimedOut { to: "handshake", .. } => f.write_str("; is this an NVMe/TCP port?"),
             LinkError::Violation(Violation::UnsupportedParameter { offset: 11 }) => {
@@ -209,20 +218,15 @@ impl fmt::Display for Advice<'_> {
             }
             #[cfg(feature = "authentication")]
             LinkError::Authentication(HostFailure::Refused(Reason::SecureChannel)) => f.write_str(
-                "; the target must allow TLS on this listener (tls = \"allowed\" or \"concatenated\") and a Diffie-Hellman group; \
-                 else leave out --concat",
+                "; the target must allow TLS on this listener (tls = \"allowed\" or \"concatenated\") and a Diffie-Hellman group",
             ),
             LinkError::NoSecureChannel => {
-                write!(f, "; the target needs the secret of {}; else leave out --concat", context.host)
+                write!(f, "; the target needs the secret of {}", context.host)
             }
             // Linux targets close the connection where others send an alert.
             #[cfg(feature = "tls")]
             LinkError::Tls(TlsFailure::Alert(_) | TlsFailure::Closed) => {
                 write!(f, "; is it the TLS key that the target has for {} and {}?", context.host, context.subsystem)
-            }
-            #[cfg(feature = "tls")]
-            LinkError::Tls(TlsFailure::NotTls) => {
-                f.write_str("; leave out --tls to connect unencrypted")
             }
             #[cfg(feature = "tls")]
             LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::UNKNOWN_PSK_IDENTITY)) => {
@@ -236,11 +240,8 @@ impl fmt::Display for Advice<'_> {
             #[cfg(feature = "tls")]
             LinkError::GeneratedKey(TlsFailure::NotTls | TlsFailure::Closed) => f.write_str(
                 "; does the target allow TLS on this listener? Some generate no key for hosts that ask for their secret as \
-                 well: try without --dhchap-ctrl-secret",
+                 well",
             ),
-            LinkError::ControllerNotAuthenticated => {
-                f.write_str("; leave out --dhchap-ctrl-secret if that is intended")
-            }
             _ => Ok(()),
         }
     }
@@ -249,17 +250,9 @@ impl fmt::Display for Advice<'_> {
 fn advise(error: &ControllerError, context: &LinkContext, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let LinkContext { subsystem, host, .. } = context;
     match error {
-        ControllerError::AuthenticationRequired => {
-            write!(f, "; --dhchap-secret names the file with the secret of {host}")
-        }
-        ControllerError::SecureChannelRequired => write!(
-            f,
-            "; --concat generates the key of TLS with the secret of {host} (--dhchap-secret), or use a key that the target \
-             has (--tls, --tls-key)"
-        ),
         ControllerError::ConnectRefused { status, parameter, .. } => match (status.code(), parameter) {
             (_, Some(InvalidParameter::SUBNQN)) => {
-                write!(f, "; there is no subsystem {subsystem}: `nvlane discover` lists what is there")
+                write!(f, "; there is no subsystem {subsystem}")
             }
             (_, Some(InvalidParameter::HOSTNQN)) => write!(f, "; our host name is {host}"),
             (_, Some(parameter)) if *parameter == InvalidParameter::command(46) => {
@@ -283,9 +276,7 @@ struct WhatIsThere<'a>(&'a str, &'a [Nsid]);
 impl fmt::Display for WhatIsThere<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            DISCOVERY_NQN => f.write_str(
-                "it is a discovery service: `nvlane discover` lists the subsystems, whose names go in its place",
-            ),
+            DISCOVERY_NQN => f.write_str("it is a discovery service"),
             _ => List(self.1).fmt(f),
         }
     }
@@ -318,13 +309,16 @@ mod tests {
     use super::*;
 
     fn message(cause: impl Into<LinkError>) -> String {
-        let context = LinkContext {
+        Error::Link { context: Box::new(context()), cause: cause.into() }.to_string()
+    }
+
+    fn context() -> LinkContext {
+        LinkContext {
             peer: "192.0.2.1:4420".into(),
             qid: Qid::ADMIN,
             subsystem: "nqn.2016-06.io.nvlane:disk".parse().unwrap(),
             host: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse().unwrap(),
-        };
-        Error::Link { context: Box::new(context), cause: cause.into() }.to_string()
+        }
     }
 
     #[test]
@@ -345,15 +339,26 @@ mod tests {
                 "no subsystem nqn.2016-06.io.nvlane:disk",
             ),
             (message(refused(Status::CONNECT_INVALID_HOST, None)), "allow our host name, nqn.2014-08"),
-            (message(ControllerError::AuthenticationRequired), "--dhchap-secret names the file"),
             #[cfg(feature = "tls")]
             (message(LinkError::Tls(TlsFailure::Alert(TlsAlert::DECRYPT_ERROR))), "is it the TLS key"),
-            #[cfg(feature = "tls")]
-            (message(LinkError::Tls(TlsFailure::NotTls)), "leave out --tls"),
         ] {
             assert!(message.starts_with("192.0.2.1:4420 admin queue: "), "{message}");
             assert!(message.contains(hint), "{message}");
         }
+    }
+
+    #[test]
+    fn sources_lead_to_the_error_of_the_system() {
+        let cause = LinkError::from(io::Error::from(io::ErrorKind::ConnectionRefused));
+        let context = Box::new(context());
+        let last = Arc::new(Error::Link { context, cause });
+        let error = Error::GaveUp { attempts: 3, last };
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
+            std::error::Error::source(*error)
+        });
+        let kinds: Vec<_> =
+            causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind).collect();
+        assert_eq!(kinds, [io::ErrorKind::ConnectionRefused]);
     }
 
     #[test]

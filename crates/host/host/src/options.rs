@@ -120,7 +120,7 @@ pub struct Tuning {
     /// controller's retry delay (CRD) is observed. See [`retry`](crate::retry).
     pub retries: u8,
     /// Maximum time that I/O commands wait for a lost association; by default (`None`) they wait until it is back or
-    /// given up ([`ReconnectSettings::give_up_ns`], 600 s). Linux's `fast_io_fail_tmo`.
+    /// given up ([`ReconnectSettings::give_up_after`], 600 s). Linux's `fast_io_fail_tmo`.
     pub fast_io_fail: Option<Duration>,
     /// Maximum time of the orderly shutdown when an association is closed or dropped, by default 3 s.
     pub close_timeout: Duration,

@@ -149,7 +149,7 @@ fn blocking_calls_go_on_after_a_reconnect_and_tell_failures() {
     assert!(matches!(unflushed, Error::Failed { failure: Failure::Unflushed, .. }));
     disk.flush().unwrap();
     let mut options = options();
-    options.reconnect.give_up_ns = Some(20_000_000);
+    options.reconnect.give_up_after = Some(Duration::from_millis(20));
     let mut disk = BlockingNamespace::connect(&target.address(), options).unwrap();
     target.set_open(false);
     target.drop_connections();
@@ -364,7 +364,7 @@ fn a_dropped_future_aborts_its_command() {
 fn futures_end_when_the_target_is_gone() {
     let target = Target::new();
     let mut options = options();
-    options.reconnect.give_up_ns = Some(20_000_000);
+    options.reconnect.give_up_after = Some(Duration::from_millis(20));
     let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     let arrived = hold_commands(&target);
     target.set_open(false);

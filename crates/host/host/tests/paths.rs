@@ -74,8 +74,13 @@ fn a_path_that_stays_away_is_waited_for_as_long_as_the_caller_says() {
     assert!(start.elapsed() >= limit && done.len() == 100);
     for completion in done {
         let Err(failure) = completion.result else { panic!("succeeds") };
-        let Failure::GaveUp { status, retry_count, waited_ms } = failure else { panic!("{failure}") };
-        assert!(status.is(Status::INTERNAL_PATH_ERROR) && waited_ms >= 1200 && retry_count > 2, "{failure}");
+        let Failure::GaveUp { status, retry_count, waited } = failure else { panic!("{failure}") };
+        assert!(
+            status.is(Status::INTERNAL_PATH_ERROR)
+                && waited.duration() >= Duration::from_millis(1200)
+                && retry_count > 2,
+            "{failure}"
+        );
         let text = failure.to_string();
         assert!(text.contains("internal path error (0x300): given up after 1"), "{text}");
         assert_eq!(completion.buffer.map(|buffer| buffer.len()), Some(512), "the buffer comes back");
@@ -226,8 +231,8 @@ fn held_commands_end_with_their_time_their_cancellation_or_their_association() {
     let seen = obey_ana(&target);
     lane.submit(namespace.write(0, 1).unwrap(), Some(vec![0; 512]), 1).unwrap();
     let failure = finish(&mut lane).remove(0).result.unwrap_err();
-    let Failure::GaveUp { status, retry_count: 0, waited_ms } = failure else { panic!("{failure}") };
-    assert!(status.is(Status::ANA_INACCESSIBLE) && waited_ms >= 200);
+    let Failure::GaveUp { status, retry_count: 0, waited } = failure else { panic!("{failure}") };
+    assert!(status.is(Status::ANA_INACCESSIBLE) && waited.duration() >= Duration::from_millis(200));
     drop((lane, namespace));
 
     let (association, mut lane, namespace) = connect(&target, options());

@@ -173,7 +173,7 @@ fn the_loss_of_one_lane_ends_the_association_for_all() {
 fn a_target_that_stays_away_is_given_up() {
     let target = Target::new();
     let mut options = options();
-    options.reconnect.give_up_ns = Some(60_000_000);
+    options.reconnect.give_up_after = Some(Duration::from_millis(60));
     let (association, mut lane, namespace) = connect(&target, options);
     target.script(|_| Reaction::Hold);
     lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), 1).unwrap();

@@ -82,9 +82,21 @@ impl fmt::Display for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        // The whole chain in one line.
-        Self::new(Kind::Failed, format!("{error:#}"))
+        Self::new(Kind::Failed, in_one_line(&error))
     }
+}
+
+/// The whole chain in one line. The text of some errors has that of their causes already.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for text in error.chain().map(ToString::to_string) {
+        if line.is_empty() {
+            line = text;
+        } else if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+    }
+    line
 }
 
 /// Prints the message and returns the exit code.

@@ -6,14 +6,11 @@ use host::{Error, Failure as CommandFailure, LinkError};
 use rustix::io::Errno;
 
 use crate::exit::{Failure, Kind};
+use crate::host_advice::Advised;
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let advice = match &error {
-            Error::UnusableNamespace { .. } => "; `nvlane identify` shows what it is",
-            _ => "",
-        };
-        Self::new(kind(&error), format!("{error}{advice}"))
+        Self::new(kind(&error), Advised(&error))
     }
 }
 
@@ -67,7 +64,7 @@ mod tests {
                 subsystem: Nqn::discovery(),
                 host: Nqn::discovery(),
             }),
-            cause: LinkError::Socket(Arc::new(error.into())),
+            cause: LinkError::Socket(io::Error::from(error).into()),
         };
         let gave_up = |error| Error::GaveUp { attempts: 3, last: Arc::new(link(error)) };
         for (error, kind) in [

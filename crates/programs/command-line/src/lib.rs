@@ -5,12 +5,13 @@
 //! values                                                  durations and lists of cores
 //! logging ─▶ log_limit, journal                           standard error
 //! output, manual                                          standard output
-//! exit ◀─ host_failure, load_failure                      the error line, and the exit code
+//! exit ◀─ host_failure ◀─ host_advice; load_failure       the error line, and the exit code
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod connection;
 pub mod exit;
+pub mod host_advice;
 mod host_config;
 mod host_failure;
 mod journal;

@@ -113,7 +113,6 @@ pub fn reachable(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use host::LinkContext;
     use host::discovery::Discovered;
@@ -131,8 +130,8 @@ mod tests {
                 LinkContext { peer: "two".into(), qid: Qid::ADMIN, subsystem: name(), host: name() };
             Error::Link { context: Box::new(context), cause }
         };
-        let socket = |kind: ErrorKind| error(LinkError::Socket(Arc::new(kind.into())));
-        let timed_out = error(LinkError::TimedOut { to: "TCP", waited_ms: 10_000 });
+        let socket = |kind: ErrorKind| error(LinkError::Socket(std::io::Error::from(kind).into()));
+        let timed_out = error(LinkError::TimedOut { to: "TCP", waited: std::time::Duration::from_secs(10) });
         for (error, with_one, with_two) in [
             (socket(ErrorKind::ConnectionRefused), true, true),
             (socket(ErrorKind::NetworkUnreachable), false, true),

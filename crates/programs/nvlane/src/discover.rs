@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use command_line::connection::Connection;
 use command_line::exit::Ended;
+use command_line::host_advice::Advised;
 use command_line::output::Output;
 use command_line::survey::{service_address, survey_service};
 use host::Address;
@@ -89,7 +90,10 @@ impl Report {
             unreachable: survey
                 .failures
                 .iter()
-                .map(|(address, error)| Unreachable { service: place(address), error: error.to_string() })
+                .map(|(address, error)| Unreachable {
+                    service: place(address),
+                    error: Advised(error).to_string(),
+                })
                 .collect(),
             is_cut: survey.is_cut,
         }

@@ -15,6 +15,7 @@ use clap::{ArgAction, ArgMatches, Args, Subcommand, ValueEnum};
 use command_line::connection::{HostOptions, with_subsystem};
 use command_line::exit::Ended;
 use command_line::exit::{Failure, Kind};
+use command_line::host_advice::Advised;
 use command_line::output;
 use command_line::values::{cores, run_time, seconds};
 use host::reconnect::ReconnectSettings;
@@ -372,7 +373,7 @@ fn ended(finished: &Finished) -> Ended {
     }
     if let Some(error) = &finished.error {
         let kind = if report.storage.is_some() { Kind::Failed } else { Kind::Unreachable };
-        return Err(Failure::new(kind, format!("the load ended early: {error}")));
+        return Err(Failure::new(kind, format!("the load ended early: {}", Advised(error))));
     }
     if report.total.error_count > 0 {
         let message = format!("{} operations failed", report.total.error_count);
@@ -441,7 +442,6 @@ impl ConnectionArguments {
         };
         let limit = Options::DEPTH_MAX;
         let depth = u16::try_from(workload.depth).ok().filter(|depth| *depth <= limit);
-        let give_up_ns = u64::try_from(self.ctrl_loss_timeout.as_nanos()).unwrap_or(u64::MAX);
         let host = self.host.options(HostOptions::ANSWER, address)?;
         let defaults = host.tuning.clone();
         let tuning = Tuning {
@@ -463,7 +463,10 @@ impl ConnectionArguments {
         let options = Options {
             lanes: u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?,
             depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
-            reconnect: ReconnectSettings { give_up_ns: Some(give_up_ns), ..ReconnectSettings::default() },
+            reconnect: ReconnectSettings {
+                give_up_after: Some(self.ctrl_loss_timeout),
+                ..ReconnectSettings::default()
+            },
             replay: match self.replay {
                 Replay::All => ReplayPolicy::Idempotent,
                 Replay::Reads => ReplayPolicy::ReadsOnly,

@@ -10,6 +10,7 @@
 //! data of a controller are refused here, before anything depends on them.
 
 use std::fmt;
+use std::time::Duration;
 
 use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData, ConnectResult, InvalidParameter};
@@ -197,19 +198,19 @@ pub enum ControllerError {
     #[error("the controller reports that it has failed (CSTS.CFS)")]
     Failed,
     /// It did not become ready within its own timeout.
-    #[error("the controller was not ready after {waited_ms} ms")]
+    #[error("the controller was not ready after {} ms", waited.as_millis())]
     NotReady {
         /// How long we waited.
-        waited_ms: u64,
+        waited: Duration,
     },
     /// Its Identify data is invalid.
     #[error("Identify Controller: {0}")]
     Unusable(#[from] UnusableField),
     /// Keep-alives stay unanswered.
-    #[error("no answer to a keep-alive for {waited_ms} ms")]
+    #[error("no answer to a keep-alive for {} ms", waited.as_millis())]
     KeepAliveUnanswered {
         /// How long we waited.
-        waited_ms: u64,
+        waited: Duration,
     },
     /// It reports a persistent internal error.
     #[error("the controller reports a persistent internal error")]
@@ -687,7 +688,9 @@ impl HostController {
         if let State::AwaitReady(poll) = self.state {
             let allowed_ns = (u64::from(self.cap.ready_timeout_ms()) * MS).max(READY_NS_MIN);
             if poll.waited_ns(now_ns) > allowed_ns {
-                return Err(ControllerError::NotReady { waited_ms: poll.waited_ns(now_ns) / MS });
+                return Err(ControllerError::NotReady {
+                    waited: Duration::from_nanos(poll.waited_ns(now_ns)),
+                });
             }
         }
         if let KeepAlive::Out(since_ns) = self.keep_alive
@@ -695,7 +698,8 @@ impl HostController {
         {
             let waited_ms = now_ns.saturating_sub(since_ns) / MS;
             if waited_ms >= self.settings.keep_alive_ms.into() {
-                return Err(ControllerError::KeepAliveUnanswered { waited_ms });
+                let waited = Duration::from_millis(waited_ms);
+                return Err(ControllerError::KeepAliveUnanswered { waited });
             }
         }
         Ok(())

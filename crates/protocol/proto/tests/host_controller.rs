@@ -1,6 +1,7 @@
 //! A host's controller state machine against a scripted controller: start-up, each of its failures, and operation.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nvlane_proto::controller::{Controller, PropertyEffect};
 use nvlane_proto::host_controller::{
@@ -373,7 +374,10 @@ fn a_controller_gets_its_own_time_to_become_ready() {
     let mut peer = Peer::new(settings());
     peer.polls_until_ready = u32::MAX;
     let error = peer.run_until(4 * SECOND).unwrap_err();
-    assert!(matches!(error, ControllerError::NotReady { waited_ms: 2000..2200 }), "{error}");
+    assert!(
+        matches!(error, ControllerError::NotReady { waited } if (2000..2200).contains(&waited.as_millis())),
+        "{error}"
+    );
     assert!(peer.sent.len() < 60, "asked less and less often");
 }
 
@@ -444,7 +448,7 @@ fn keep_alives_go_out_at_half_their_time_and_must_be_answered() {
     now_ns += 5 * SECOND;
     assert_eq!(peer.host.next_deadline(), Some(now_ns));
     let error = peer.host.next_request(now_ns).unwrap_err();
-    assert_eq!(error, ControllerError::KeepAliveUnanswered { waited_ms: 5000 });
+    assert_eq!(error, ControllerError::KeepAliveUnanswered { waited: Duration::from_secs(5) });
     assert!(!error.is_permanent());
 }
 

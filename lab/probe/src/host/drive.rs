@@ -83,11 +83,13 @@ fn library(address: SocketAddr, subsystem: &Nqn, task: Task) -> Check<Ended> {
 }
 
 fn options() -> Options {
-    const SECOND_NS: u64 = 1_000_000_000;
     Options {
         connect_timeout: Duration::from_secs(2),
         command_timeout: Duration::from_secs(2),
-        reconnect: ReconnectSettings { give_up_ns: Some(3 * SECOND_NS), ..ReconnectSettings::default() },
+        reconnect: ReconnectSettings {
+            give_up_after: Some(Duration::from_secs(3)),
+            ..ReconnectSettings::default()
+        },
         ..Options::default()
     }
     .tuned(|tuning| tuning.admin_timeout = Duration::from_secs(2))

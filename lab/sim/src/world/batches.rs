@@ -312,7 +312,8 @@ impl World {
         let mut outcomes = Vec::new();
         for outcome in Batch::outcomes(bytes, result) {
             let status = outcome.status;
-            let failure = Failure::GaveUp { status, retry_count: 0, waited_ms: 0 };
+            let failure =
+                Failure::GaveUp { status, retry_count: 0, waited: host_core::failure::Waited::default() };
             let cause =
                 if status.is_success() { None } else { self.cause_on_pairs(number, command, failure) };
             let data = outcome.data.to_vec();

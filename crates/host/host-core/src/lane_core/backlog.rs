@@ -14,7 +14,7 @@ use super::held::{HeldCommands, Release, Released, gave_up};
 use super::timeouts::{ConnectionWait, MS, moment, ms_since};
 use crate::attachment::Inaccessible;
 use crate::buffer::Data;
-use crate::failure::Failure;
+use crate::failure::{Failure, Waited};
 use crate::retry::{self, Verdict};
 use crate::submit::Completion;
 
@@ -246,7 +246,7 @@ impl<B> Backlog<B> {
     /// Ends all commands if they have waited too long for a connection. Called while there is none.
     pub(super) fn expire_connection_wait(&mut self, now_ns: u64) -> Vec<Completion<B>> {
         match self.connection_wait.look(now_ns) {
-            Some(waited_ms) => self.stop_all(Failure::NoConnection { waited_ms }),
+            Some(waited_ms) => self.stop_all(Failure::NoConnection { waited: Waited::from_ms(waited_ms) }),
             None => Vec::new(),
         }
     }

@@ -9,7 +9,7 @@ use wire::status::Status;
 
 use super::command::{KeptCommand, Tag};
 use super::timeouts::{MS, moment, ms_since};
-use crate::failure::Failure;
+use crate::failure::{Failure, Waited};
 use crate::retry;
 use crate::submit::Completion;
 
@@ -239,7 +239,9 @@ fn sort_by_submission<B>(commands: &mut [Held<B>], newest: u32) {
 pub(super) fn gave_up(status: Status, tag: Tag, waited_ms: u32) -> Failure {
     match (tag.retry_count, waited_ms) {
         (0, 0) => Failure::Status(status),
-        (retry_count, waited_ms) => Failure::GaveUp { status, retry_count, waited_ms },
+        (retry_count, waited_ms) => {
+            Failure::GaveUp { status, retry_count, waited: Waited::from_ms(waited_ms) }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Timeouts of a lane: outstanding commands that take too long, and commands that wait too long for a connection.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use proto::HostQueue;
 use proto::host_queue::DataBuffer;
@@ -88,8 +89,8 @@ impl CommandTimeout {
                 is_over = true;
             }
         });
-        let waited_ms = u64::from(timeout_ms) * 3 / 2;
-        if is_over { Err(LinkError::TimedOut { to: "a command", waited_ms }) } else { Ok(()) }
+        let waited = Duration::from_millis(u64::from(timeout_ms) * 3 / 2);
+        if is_over { Err(LinkError::TimedOut { to: "a command", waited }) } else { Ok(()) }
     }
 }
 

@@ -73,8 +73,8 @@ impl Link {
     /// The error, with the name of the step that failed.
     pub(super) fn named(&self, cause: LinkError) -> LinkError {
         match (cause, self) {
-            (LinkError::TimedOut { waited_ms, .. }, Self::Securing(_)) => {
-                LinkError::TimedOut { to: TLS_HANDSHAKE, waited_ms }
+            (LinkError::TimedOut { waited, .. }, Self::Securing(_)) => {
+                LinkError::TimedOut { to: TLS_HANDSHAKE, waited }
             }
             (cause, _) => cause,
         }

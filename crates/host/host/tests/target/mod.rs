@@ -268,8 +268,8 @@ pub fn options() -> Options {
     let identity = HostIdentity::from_uuid("11111111-2222-3333-4444-555555555555".parse().unwrap());
     let mut options =
         Options { identity: Some(identity), ..Options::default() }.tuned(|tuning| tuning.seed = Some(1));
-    options.reconnect.delay_ns_first = 2_000_000;
-    options.reconnect.delay_ns_max = 20_000_000;
+    options.reconnect.delay_first = Duration::from_millis(2);
+    options.reconnect.delay_max = Duration::from_millis(20);
     options.connect_timeout = 20 * SECOND;
     options
 }

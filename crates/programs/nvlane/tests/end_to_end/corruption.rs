@@ -17,9 +17,9 @@ fn changed_bits_are_found_and_never_stored() {
             let rig = Rig::new(engine, &["ram:1M"]);
             let relay = Relay::new(rig.socket_address(), Cut::Flip(400_000));
             let reconnect = ReconnectSettings {
-                delay_ns_first: 2_000_000,
-                delay_ns_max: 20_000_000,
-                give_up_ns: Some(60_000_000_000),
+                delay_first: Duration::from_millis(2),
+                delay_max: Duration::from_millis(20),
+                give_up_after: Some(Duration::from_secs(60)),
             };
             let options = options().tuned(|tuning| tuning.in_capsule_bytes_max = in_capsule).with_digests();
             let association = connect_to(relay.address(), Options { reconnect, ..options.clone() });

@@ -157,9 +157,9 @@ fn a_target_that_comes_back_has_everything_that_was_reported_done() {
         for replay in [ReplayPolicy::ReadsOnly, ReplayPolicy::Idempotent] {
             let mut rig = Rig::new(engine, &["file:1M"]);
             let reconnect = ReconnectSettings {
-                delay_ns_first: 5_000_000,
-                delay_ns_max: 50_000_000,
-                give_up_ns: Some(60_000_000_000),
+                delay_first: Duration::from_millis(5),
+                delay_max: Duration::from_millis(50),
+                give_up_after: Some(Duration::from_secs(60)),
             };
             let association = rig.connect(Options { reconnect, replay, lanes: 1, ..options() });
             let namespace = association.addressed_namespace().expect("one namespace");
@@ -241,7 +241,8 @@ fn a_host_never_meets_its_own_late_writes() {
 fn a_load_that_meets_other_storage_ends_and_says_so() {
     for engine in engines() {
         let mut rig = Rig::new(engine, &["ram:16M?uuid=00000000-0000-4000-8000-000000000001"]);
-        let reconnect = ReconnectSettings { delay_ns_first: 1_000_000, ..ReconnectSettings::default() };
+        let reconnect =
+            ReconnectSettings { delay_first: Duration::from_millis(1), ..ReconnectSettings::default() };
         let association = rig.connect(Options { reconnect, ..options() });
         let namespace = association.addressed_namespace().expect("a namespace of blocks");
         let workload = Workload {

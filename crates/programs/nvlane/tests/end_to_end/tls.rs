@@ -388,8 +388,8 @@ fn an_association_that_was_up_outlives_a_target_without_its_key() {
 fn an_association_whose_key_was_removed_ends_by_its_time_limit() {
     let keys = Keys::new();
     let mut rig = rig(EngineKind::Epoll, &keys, TlsPolicy::Required);
-    let give_up_ns = 300_000_000;
-    let reconnect = ReconnectSettings { give_up_ns: Some(give_up_ns), ..ReconnectSettings::default() };
+    let give_up_after = Duration::from_millis(300);
+    let reconnect = ReconnectSettings { give_up_after: Some(give_up_after), ..ReconnectSettings::default() };
     let association = rig.connect(Options { reconnect, ..with(key(HashFunction::Sha256, 1)) });
     let mut namespace = open(&association, 1);
     keys.write(&key(HashFunction::Sha256, 5));
