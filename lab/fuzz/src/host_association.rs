@@ -78,10 +78,7 @@ pub fn host_association(data: &[u8]) {
         connect_timeout_ns: 10 * SECOND,
         admin_timeout_ns: 60 * SECOND,
         deadline_ns: None,
-        reconnect: ReconnectSettings {
-            give_up_after: Some(Duration::from_secs(60)),
-            ..ReconnectSettings::default()
-        },
+        reconnect: ReconnectSettings::default().with_give_up_after(Some(Duration::from_secs(60))),
         seed: 7,
     };
     let mut machine = AssociationMachine::new(settings, 0);

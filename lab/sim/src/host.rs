@@ -166,11 +166,10 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
         connect_timeout_ns: 3 * SECOND,
         admin_timeout_ns: 10 * SECOND,
         deadline_ns: None,
-        reconnect: ReconnectSettings {
-            delay_first: Duration::from_millis(20),
-            delay_max: Duration::from_secs(4),
-            give_up_after: None,
-        },
+        reconnect: ReconnectSettings::default()
+            .with_delay_first(Duration::from_millis(20))
+            .with_delay_max(Duration::from_secs(4))
+            .with_give_up_after(None),
         seed: scenario.seed ^ index as u64,
     }
 }

@@ -261,11 +261,10 @@ impl Bench {
     ) -> Result<Finished, Error> {
         let workload = self.timed(load.workload);
         let clamped = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
-        let options = Options {
-            lanes: clamped(workload.lanes),
-            depth: clamped(workload.depth).min(Options::DEPTH_MAX),
-            ..load.options
-        };
+        let options = load
+            .options
+            .with_lanes(clamped(workload.lanes))
+            .with_depth(clamped(workload.depth).min(Options::DEPTH_MAX));
         let association = Association::connect(address, options)?;
         let namespace = association.addressed_namespace()?;
         let settings = RunSettings {

@@ -122,7 +122,7 @@ impl<'a> Loop<'a> {
     fn connect(address: &Address, spread: Spread, classes: &'a [Class]) -> Result<Self, Error> {
         let depth: usize = classes.iter().map(|class| class.depth).sum();
         let depth = u16::try_from(depth).unwrap_or(u16::MAX).min(Options::DEPTH_MAX);
-        let options = Options { depth, ..Options::default() };
+        let options = Options::default().with_depth(depth);
         let lanes = match spread {
             Spread::Round(count) => Lanes::connect(address, count, &options)?,
             Spread::ByClass(queues) => Lanes::connect_by_class(address, options.with_queues(queues))?,

@@ -122,7 +122,7 @@ impl Drop for Holder {
 pub fn hold(address: &Address, count: u64, depth: u16, tls_key: Option<&Path>) -> Result<(), Error> {
     linux::allow_descriptors();
     let tls = tls_key.map(keys::tls_of_file).transpose()?;
-    let options = Options { depth, keep_alive: KEEP_ALIVE, tls, ..Options::default() };
+    let options = Options::default().with_depth(depth).with_keep_alive(KEEP_ALIVE).with_tls(tls);
     let mut lanes = Lanes::connect(address, usize::try_from(count).unwrap_or(usize::MAX), &options)?;
     let say = |word: &str| {
         let mut output = std::io::stdout().lock();

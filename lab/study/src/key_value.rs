@@ -64,13 +64,11 @@ impl Pairs {
         look: &mut dyn FnMut(),
     ) -> Result<KeyValueResult, Error> {
         let load = KeyValueLoad { warm_up, runtime, fill: load.fill && !self.is_filled, ..load };
-        let options = Options {
-            lanes: load.lanes,
-            depth: load.lane_depth().clamp(2, Options::DEPTH_MAX),
+        let options = Options::default()
+            .with_lanes(load.lanes)
+            .with_depth(load.lane_depth().clamp(2, Options::DEPTH_MAX))
             // The first use of memory by the target may be slow: page faults.
-            command_timeout: Duration::from_secs(120),
-            ..Options::default()
-        };
+            .with_command_timeout(Duration::from_secs(120));
         let association = Association::connect(self.served.address(), options)?;
         let namespace = association.addressed_key_value()?;
         let account = self.served.account();

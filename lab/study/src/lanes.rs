@@ -38,7 +38,7 @@ impl Lanes {
         let mut lanes = Vec::with_capacity(count);
         let namespace = loop {
             let wanted = u16::try_from(count - lanes.len()).unwrap_or(u16::MAX);
-            let association = Association::connect(address, Options { lanes: wanted, ..options.clone() })?;
+            let association = Association::connect(address, options.clone().with_lanes(wanted))?;
             let granted = association.controller().queue_pairs.clamp(1, wanted.max(1));
             for _ in 0..granted.min(wanted) {
                 lanes.push(association.lane()?);

@@ -13,16 +13,15 @@ pub(crate) const KILLS_PER_HOST: u32 = 4;
 pub(crate) fn options(number: u64, lanes: u16) -> Result<Options> {
     let replays = number % 2 == 1;
     let name = format!("nqn.2026-01.io.nvlane:host-{number}").parse::<Nqn>()?;
-    Ok(Options {
-        lanes,
-        depth: 32,
-        identity: Some(HostIdentity::of_name(name)),
-        replay: if replays { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
-        reconnect: ReconnectSettings {
-            delay_first: Duration::from_millis(2),
-            delay_max: Duration::from_millis(50),
-            give_up_after: Some(Duration::from_secs(60)),
-        },
-        ..Options::default()
-    })
+    Ok(Options::default()
+        .with_lanes(lanes)
+        .with_depth(32)
+        .with_identity(Some(HostIdentity::of_name(name)))
+        .with_replay(if replays { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly })
+        .with_reconnect(
+            ReconnectSettings::default()
+                .with_delay_first(Duration::from_millis(2))
+                .with_delay_max(Duration::from_millis(50))
+                .with_give_up_after(Some(Duration::from_secs(60))),
+        ))
 }

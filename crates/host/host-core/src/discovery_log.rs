@@ -61,16 +61,27 @@ enum ReaderState {
 
 /// Why a log cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.text())]
+#[non_exhaustive]
 pub enum LogError {
     /// A part is shorter than requested.
-    #[error("a part of it is missing")]
     Short,
     /// An unknown record format.
-    #[error("its record format is unknown")]
     Format,
     /// The log changed during every attempt.
-    #[error("it changes faster than it can be read")]
     Changing,
+}
+
+impl LogError {
+    /// The reason in words.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Short => "a part of it is missing",
+            Self::Format => "its record format is unknown",
+            Self::Changing => "it changes faster than it can be read",
+        }
+    }
 }
 
 impl LogReader {

@@ -77,6 +77,7 @@ use crate::failure::Failure;
 
 /// Delays between attempts to reconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReconnectSettings {
     /// Delay before the first attempt; it doubles with each attempt.
     pub delay_first: Duration,
@@ -97,6 +98,24 @@ impl Default for ReconnectSettings {
 }
 
 impl ReconnectSettings {
+    /// With this delay before the first attempt.
+    #[must_use]
+    pub fn with_delay_first(self, delay_first: Duration) -> Self {
+        Self { delay_first, ..self }
+    }
+
+    /// With this maximum delay between two attempts.
+    #[must_use]
+    pub fn with_delay_max(self, delay_max: Duration) -> Self {
+        Self { delay_max, ..self }
+    }
+
+    /// With this time after the loss at which reconnecting is given up; `None` for never.
+    #[must_use]
+    pub fn with_give_up_after(self, give_up_after: impl Into<Option<Duration>>) -> Self {
+        Self { give_up_after: give_up_after.into(), ..self }
+    }
+
     /// No reconnect: the association ends for good with its first loss.
     #[must_use]
     pub fn never() -> Self {

@@ -114,7 +114,7 @@ fn check_transfers(address: &Address) {
     for digests in 0..4 {
         for lanes in [1, 2, 4] {
             let digests = Digests::from_bits_retain(digests);
-            let options = Options { lanes, digests, ..Options::default() };
+            let options = Options::default().with_lanes(lanes).with_only_digests(digests);
             let association =
                 Association::connect(address, options).unwrap_or_else(|error| panic!("{error}"));
             let namespace = association.addressed_namespace().unwrap();

@@ -4,7 +4,7 @@
 //! stay with the threads that own them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use host_core::association_machine::{
@@ -28,7 +28,7 @@ use crate::association_state::AssociationState;
 use crate::association_thread::{self, Resolve, ThreadSettings};
 use crate::connect::Clock;
 use crate::error::Error;
-use crate::event::Event;
+use crate::event::{Events, Subscriber};
 use crate::identity::HostIdentity;
 use crate::lane::Lane;
 use crate::lane_set::LaneSet;
@@ -336,17 +336,17 @@ impl Association {
 
     /// Subscribes to events from now on. Dropping the receiver unsubscribes.
     #[must_use]
-    pub fn events(&self) -> Receiver<Event> {
-        let (sender, receiver) = channel();
+    pub fn events(&self) -> Events {
+        let (subscriber, events) = Subscriber::new();
         let mut state = self.inner.state.lock();
         if state.over.is_none() {
-            state.subscribers.push(Arc::new(sender));
+            state.subscribers.push(Arc::new(subscriber));
         }
         drop(state);
-        receiver
+        events
     }
 
-    /// Identifies all namespaces again, as after an event; [`Event::NamespacesChanged`] reports changes.
+    /// Identifies all namespaces again, as after an event; [`Event::NamespacesChanged`](crate::Event::NamespacesChanged) reports changes.
     pub fn rescan(&self) {
         self.inner.mailbox.post(AssociationMessage::Rescan);
     }

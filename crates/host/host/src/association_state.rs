@@ -1,7 +1,6 @@
 //! State of an association that its thread publishes and its handles read or wait for.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use host_core::association_machine::ControllerInfo;
@@ -9,10 +8,7 @@ use host_core::attachment::Attachment;
 use proto::host_namespaces::NamespaceInfo;
 
 use crate::error::Error;
-use crate::event::Event;
-
-/// A receiver of events.
-pub(crate) type Subscriber = Arc<Sender<Event>>;
+use crate::event::{Event, Subscriber};
 
 /// The state, behind a lock.
 #[derive(Debug, Default)]
@@ -34,7 +30,7 @@ pub(crate) struct State {
     pub(crate) over: Option<Arc<Error>>,
     /// Receivers of events: registered here, not by a message, so that none is missed between a subscription and its
     /// effect.
-    pub(crate) subscribers: Vec<Subscriber>,
+    pub(crate) subscribers: Vec<Arc<Subscriber>>,
     /// Queue ids of existing lanes.
     pub(crate) qids: BTreeSet<u16>,
 }
@@ -47,7 +43,7 @@ impl AssociationState {
 
     /// Changes the state, and wakes threads in [`wait_up`](Self::wait_up). Returns the receivers of the event of this
     /// change: not those who subscribe after it.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) -> Vec<Subscriber> {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) -> Vec<Arc<Subscriber>> {
         let mut state = self.lock();
         change(&mut state);
         self.changed.notify_all();
@@ -55,8 +51,8 @@ impl AssociationState {
     }
 
     /// Sends an event to these subscribers, and forgets those that have gone.
-    pub(crate) fn tell(&self, subscribers: &[Subscriber], event: &Event) {
-        for gone in subscribers.iter().filter(|subscriber| subscriber.send(event.clone()).is_err()) {
+    pub(crate) fn tell(&self, subscribers: &[Arc<Subscriber>], event: &Event) {
+        for gone in subscribers.iter().filter(|subscriber| !subscriber.send(event.clone())) {
             self.lock().subscribers.retain(|subscriber| !Arc::ptr_eq(subscriber, gone));
         }
     }

@@ -21,7 +21,7 @@
 )]
 
 use std::collections::HashSet;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use host_core::discovery_log::LogReader;
@@ -35,7 +35,7 @@ use wire::nqn::Nqn;
 use crate::address::{Address, AddressError};
 use crate::association::Association;
 use crate::error::Error;
-use crate::event::Event;
+use crate::event::{Event, Events};
 use crate::options::Options;
 
 /// Maximum depth of referrals, as in Linux tools.
@@ -51,7 +51,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Discovery {
     association: Association,
-    events: Receiver<Event>,
+    events: Events,
 }
 
 impl Discovery {
@@ -107,11 +107,6 @@ fn connect(address: &Address, options: Options) -> Result<Association, Error> {
 
 fn read_log(association: &Association) -> Result<Discovered, Error> {
     const COMMAND: &str = "the discovery log";
-    let why = |error: LogError| match error {
-        LogError::Short => "a part of it is missing",
-        LogError::Format => "its record format is unknown",
-        LogError::Changing => "it changes faster than it can be read",
-    };
     let can_offset = association.controller().identify.lpa.contains(Lpa::EXTENDED_DATA);
     let mut reader = LogReader::new(can_offset);
     while let Some(part) = reader.next_part() {
@@ -125,7 +120,7 @@ fn read_log(association: &Association) -> Result<Discovered, Error> {
                 outcome
             }
         };
-        outcome.map_err(|error| Error::Answer { command: COMMAND, why: why(error) })?;
+        outcome.map_err(|error| Error::Answer { command: COMMAND, why: error.text() })?;
     }
     Ok(reader.into_discovered())
 }

@@ -41,7 +41,7 @@ use crate::options::Options;
 /// use nvlane_host::{Address, AsyncNamespace, Options};
 ///
 /// let address: Address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk".parse()?;
-/// let disk = AsyncNamespace::connect(&address, Options { lanes: 2, ..Options::default() }).await?;
+/// let disk = AsyncNamespace::connect(&address, Options::default().with_lanes(2)).await?;
 /// let block = disk.read_at(vec![0; 4096], 0).await?;
 /// disk.write_at(block, 4096).await?;
 /// disk.flush().await?;

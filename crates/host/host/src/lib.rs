@@ -87,7 +87,7 @@ pub use admin::AdminCommand;
 pub use association::Association;
 pub use blocking::{BlockingKeyValue, BlockingNamespace};
 pub use error::Error;
-pub use event::Event;
+pub use event::{Event, Events};
 pub use futures::{AsyncKeyValue, AsyncNamespace, BatchOutcomes, Failed};
 pub use handed_over::HandedLanes;
 pub use identity::HostIdentity;

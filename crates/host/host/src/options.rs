@@ -22,12 +22,12 @@ use crate::identity::HostIdentity;
 /// costs less (docs/design/socket-path.md).
 const IN_PLACE_BYTES: u32 = 64 << 10;
 
-/// Options of an association: start from the default and change single fields.
+/// Options of an association: start from the default and change single ones.
 ///
 /// ```
 /// use nvlane_host::Options;
 ///
-/// let options = Options { lanes: 4, depth: 32, ..Options::default() }.with_digests();
+/// let options = Options::default().with_lanes(4).with_depth(32).with_digests();
 /// # assert!(options.digests.bits() == 3);
 /// ```
 ///
@@ -40,6 +40,7 @@ const IN_PLACE_BYTES: u32 = 64 << 10;
 /// # assert!(options.tuning.zero_copy == ZeroCopy::From(65536));
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// I/O lanes of the default class; a controller may grant fewer. 0 for an association without I/O.
     pub lanes: u16,
@@ -96,6 +97,7 @@ pub struct Options {
 
 /// Options that few programs change: details of the protocol, retries, and how threads send, receive and wait.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Tuning {
     /// Alignment of the data in PDUs that the controller sends (HPDA). nvmet takes only the default.
     pub alignment: DataAlignment,
@@ -204,9 +206,41 @@ impl Default for Tuning {
     }
 }
 
+/// One method for each option, with its name and type.
+macro_rules! setters {
+    ($($method:ident: $field:ident as $type:ty,)*) => {$(
+        #[doc = concat!("With [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+        #[must_use]
+        pub fn $method(mut self, $field: $type) -> Self {
+            self.$field = $field.into();
+            self
+        }
+    )*};
+}
+
 impl Options {
     /// Maximum depth of a lane.
     pub const DEPTH_MAX: u16 = HOST_SLOT_COUNT_MAX - 1;
+
+    setters! {
+        with_lanes: lanes as u16,
+        with_read_lanes: read_lanes as u16,
+        with_poll_lanes: poll_lanes as u16,
+        with_depth: depth as u16,
+        with_only_digests: digests as Digests,
+        with_identity: identity as impl Into<Option<HostIdentity>>,
+        with_credentials: credentials as impl Into<Option<Arc<Credentials>>>,
+        with_reauthenticate: reauthenticate as impl Into<Option<Duration>>,
+        with_tls: tls as impl Into<Option<Arc<HostKeys>>>,
+        with_concat: concat as bool,
+        with_keep_alive: keep_alive as Duration,
+        with_connect_timeout: connect_timeout as Duration,
+        with_command_timeout: command_timeout as Duration,
+        with_deadline: deadline as impl Into<Option<Duration>>,
+        with_reconnect: reconnect as ReconnectSettings,
+        with_replay: replay as ReplayPolicy,
+        with_tuning: tuning as Tuning,
+    }
 
     /// With header and data digests.
     #[must_use]

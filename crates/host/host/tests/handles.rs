@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nvlane_host::discovery::{self, Discovery};
 use nvlane_host::{
     Address, AsyncNamespace, BlockRange, BlockingNamespace, Command, DataBuffer, Error, Failure,
-    InvalidCommand, Lane, Options,
+    InvalidCommand, Lane,
 };
 use target::{Reaction, Target, options};
 use wire::async_event::AsyncEvent;
@@ -196,8 +196,7 @@ fn a_controller_tells_what_it_is_asked() {
 #[test]
 fn futures_run_under_any_executor() {
     let target = Target::new();
-    let disk =
-        block_on(AsyncNamespace::connect(&target.address(), Options { lanes: 2, ..options() })).unwrap();
+    let disk = block_on(AsyncNamespace::connect(&target.address(), options().with_lanes(2))).unwrap();
     block_on(async {
         let data = pattern(8 << 10);
         disk.write_at(data.clone(), 0).await.unwrap();
@@ -219,7 +218,7 @@ fn futures_run_under_any_executor() {
 #[test]
 fn many_futures_run_at_once_and_more_than_the_lanes_take() {
     let target = Target::new();
-    let options = Options { lanes: 2, depth: 8, ..options() };
+    let options = options().with_lanes(2).with_depth(8);
     let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     let writes = (0..200u64).map(|block| {
         let disk = disk.clone();
@@ -254,7 +253,7 @@ fn a_long_transfer_is_cut_for_the_controller() {
 #[test]
 fn a_reconnect_is_told_to_flushes_once_for_all_lanes() {
     let target = Target::new();
-    let options = Options { lanes: 3, ..options() };
+    let options = options().with_lanes(3);
     let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     block_on(disk.flush()).unwrap();
     target.drop_connections();

@@ -6,7 +6,7 @@ mod target;
 
 use std::time::Duration;
 
-use nvlane_host::{Association, Completion, Error, Failure, LinkError, Options};
+use nvlane_host::{Association, Completion, Error, Failure, LinkError};
 use proto::Violation;
 use proto::host_controller::ControllerError;
 use proto::host_namespaces::Unusable;
@@ -121,7 +121,7 @@ fn a_wrong_handshake_fails_the_connect() {
         // The host only waits for bytes that never complete a PDU.
         let connect_timeout =
             if name == "partial" { Duration::from_millis(40) } else { Duration::from_secs(10) };
-        let options = Options { connect_timeout, ..options() };
+        let options = options().with_connect_timeout(connect_timeout);
         let error = Association::connect(&target.address(), options).unwrap_err();
         let Error::Link { cause, .. } = &error else { panic!("{name}: {error}") };
         match name {

@@ -56,11 +56,10 @@ fn every_combination_of_digests_alignment_and_splits_carries_the_data() {
                 setup.limits.window_bytes = 5000;
                 setup.identify.set_in_capsule_bytes(in_capsule);
             });
-            let options =
-                Options { digests: Digests::from_bits_retain(digests), ..options() }.tuned(|tuning| {
-                    tuning.alignment = DataAlignment::from_raw(alignment).unwrap();
-                    tuning.in_place_bytes = in_place;
-                });
+            let options = options().with_only_digests(Digests::from_bits_retain(digests)).tuned(|tuning| {
+                tuning.alignment = DataAlignment::from_raw(alignment).unwrap();
+                tuning.in_place_bytes = in_place;
+            });
             let (mut lane, namespace) = lane(&target, options);
             let data = pattern(in_capsule as usize, 24 * 512);
             for start in 0..3 {
@@ -169,7 +168,7 @@ fn compare_and_write_is_one_pair() {
 #[test]
 fn pairs_wait_until_there_is_room_for_both() {
     let target = Target::of(|setup| setup.cap = setup.cap.with_queue_entries_max(4));
-    let (mut lane, namespace) = lane(&target, Options { depth: 40, ..options() });
+    let (mut lane, namespace) = lane(&target, options().with_depth(40));
     for user in 0..10 {
         lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), 100 + user).unwrap();
         let pair = namespace.compare_and_write(user, 1).unwrap();
@@ -203,7 +202,7 @@ fn a_list_of_buffers_is_one_transfer() {
 #[test]
 fn a_lane_takes_no_more_than_its_depth() {
     let target = Target::new();
-    let (mut lane, namespace) = lane(&target, Options { depth: 4, ..options() });
+    let (mut lane, namespace) = lane(&target, options().with_depth(4));
     target.script(|_| Reaction::Hold);
     for user in 0..4 {
         lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
@@ -218,7 +217,7 @@ fn a_lane_takes_no_more_than_its_depth() {
 #[test]
 fn a_controller_that_takes_fewer_commands_makes_them_wait() {
     let target = Target::of(|setup| setup.cap = setup.cap.with_queue_entries_max(5));
-    let (mut lane, namespace) = lane(&target, Options { depth: 64, ..options() });
+    let (mut lane, namespace) = lane(&target, options().with_depth(64));
     assert_eq!(lane.depth(), 4);
     for user in 0..64 {
         lane.submit(namespace.read(user, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
@@ -245,7 +244,7 @@ fn a_wrong_buffer_is_refused_before_anything_is_sent() {
 fn several_lanes_are_waited_for_together() {
     for lanes in [3, 12] {
         let target = Target::of(|setup| setup.queue_pairs = 12);
-        let association = target.connect(Options { lanes, ..options() });
+        let association = target.connect(options().with_lanes(lanes));
         let namespace = association.addressed_namespace().unwrap();
         let mut set = association.lanes::<Vec<u8>>().unwrap();
         let mut counts = vec![0; usize::from(lanes)];
@@ -393,7 +392,7 @@ fn a_call_takes_the_lane_of_its_class() {
 #[test]
 fn lanes_are_handed_over_to_threads_of_their_own() {
     let target = Target::of(|setup| setup.queue_pairs = 2);
-    let association = target.connect(Options { lanes: 2, depth: 4, ..options() });
+    let association = target.connect(options().with_lanes(2).with_depth(4));
     let namespace = association.addressed_namespace().unwrap();
     let lanes = association.lanes::<Vec<u8>>().unwrap().into_lanes();
     let mut handed = HandedLanes::new(lanes).unwrap();

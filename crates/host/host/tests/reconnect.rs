@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nvlane_host::{
-    AdminCommand, Completion, Error, Event, Failure, Lane, Options, RefusedReason, ReplayPolicy,
-};
+use nvlane_host::{AdminCommand, Completion, Error, Event, Failure, Lane, RefusedReason, ReplayPolicy};
 use proptest::prelude::*;
 use target::{Config, Reaction, Target, connect, finish, options};
 use wire::async_event::AsyncEvent;
@@ -71,7 +69,7 @@ fn a_write_that_was_interrupted_says_so() {
 fn writes_are_repeated_if_the_caller_says_they_may_be() {
     let target = Target::new();
     let (_association, mut lane, namespace) =
-        connect(&target, Options { replay: ReplayPolicy::Idempotent, ..options() });
+        connect(&target, options().with_replay(ReplayPolicy::Idempotent));
     fail_once(&target, NvmOpcode::WRITE, false);
     lane.submit(namespace.write(3, 1).unwrap(), Some(vec![9; 512]), 1).unwrap();
     assert_eq!(one(&mut lane), Ok(0));
@@ -89,7 +87,7 @@ fn writes_are_repeated_if_the_caller_says_they_may_be() {
 fn a_write_that_was_out_is_not_said_to_be_cancelled() {
     let target = Target::new();
     let (association, mut lane, namespace) =
-        connect(&target, Options { replay: ReplayPolicy::Idempotent, ..options() });
+        connect(&target, options().with_replay(ReplayPolicy::Idempotent));
     let events = association.events();
     fail_once(&target, NvmOpcode::WRITE, true);
     target.set_open(false);
@@ -111,7 +109,7 @@ fn a_write_that_was_out_is_not_said_to_be_cancelled() {
 fn what_never_left_is_sent_later() {
     let target = Target::new();
     let (association, mut lane, namespace) = connect(&target, options());
-    let events = association.events();
+    let mut events = association.events();
     target.set_open(false);
     target.drop_connections();
     while !matches!(events.recv_timeout(60 * SECOND).unwrap(), Event::Down { .. }) {}
@@ -123,7 +121,7 @@ fn what_never_left_is_sent_later() {
     target.set_open(true);
     assert!(finish(&mut lane).iter().all(Completion::is_ok));
     assert_eq!(target.state().memory[0][512 * 2], 3);
-    assert!(events.iter().take_while(|event| !matches!(event, Event::Up)).count() < 100);
+    assert!(events.by_ref().take_while(|event| !matches!(event, Event::Up)).count() < 100);
 }
 
 #[test]
@@ -157,7 +155,7 @@ fn without_a_volatile_cache_a_flush_is_only_a_question() {
 #[test]
 fn the_loss_of_one_lane_ends_the_association_for_all() {
     let target = Target::new();
-    let association = target.connect(Options { lanes: 2, ..options() });
+    let association = target.connect(options().with_lanes(2));
     let namespace = association.addressed_namespace().unwrap();
     let (mut first, mut second) = (association.lane::<Vec<u8>>().unwrap(), association.lane().unwrap());
     fail_once(&target, NvmOpcode::READ, false);
@@ -226,11 +224,11 @@ fn a_lane_refused_for_good_ends_the_association() {
 fn a_refusal_for_now_does_not() {
     let target = Target::new();
     let (association, mut lane, namespace) = connect(&target, options());
-    let events = association.events();
+    let mut events = association.events();
     target.state().refuse_connect = Some((Status::CONNECT_CONTROLLER_BUSY, 0));
     target.drop_connections();
     let failed = |event: &Event| matches!(event, Event::AttemptFailed { attempts: 3, .. });
-    assert!(events.iter().any(|event| failed(&event)));
+    assert!(events.by_ref().any(|event| failed(&event)));
     target.state().refuse_connect = None;
     lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), 1).unwrap();
     assert_eq!(one(&mut lane), Ok(0));
@@ -246,7 +244,7 @@ fn a_target_that_forgets_keep_alives_is_left() {
         let holds = is_keep_alive && seen_count.fetch_add(1, Ordering::Relaxed) == 0;
         if holds { Reaction::Hold } else { Reaction::Execute }
     });
-    let association = target.connect(Options { keep_alive: Duration::from_millis(60), ..options() });
+    let association = target.connect(options().with_keep_alive(Duration::from_millis(60)));
     let events = association.events();
     let Event::Down { cause } = events.recv_timeout(60 * SECOND).unwrap() else { panic!("lost") };
     assert!(cause.to_string().contains("no answer to a keep-alive"), "{cause}");
@@ -263,7 +261,7 @@ fn a_target_that_forgets_keep_alives_is_left() {
 fn a_command_that_takes_too_long_is_aborted() {
     let target = Target::new();
     let (_association, mut lane, namespace) =
-        connect(&target, Options { command_timeout: Duration::from_millis(40), ..options() });
+        connect(&target, options().with_command_timeout(Duration::from_millis(40)));
     target.script(|seen| if seen.qid > 0 { Reaction::Hold } else { Reaction::Execute });
     lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), 1).unwrap();
     assert_eq!(one(&mut lane), Err(Failure::TimedOut));
@@ -278,7 +276,7 @@ fn a_command_that_takes_too_long_is_aborted() {
 fn a_command_that_cannot_be_aborted_costs_the_association() {
     let target = Target::of(|setup| setup.abort_works = false);
     let (_association, mut lane, namespace) =
-        connect(&target, Options { command_timeout: Duration::from_millis(40), ..options() });
+        connect(&target, options().with_command_timeout(Duration::from_millis(40)));
     target.script(|seen| match seen.qid {
         0 => Reaction::Execute,
         _ => Reaction::ExecuteSilently,
@@ -359,7 +357,7 @@ fn a_target_that_is_restarted_is_found_again() {
 /// One run of the matrix: a few commands of each kind, with the connections cut at some point.
 fn run_cut(pdus: u32, bytes: usize, replay: ReplayPolicy) -> u32 {
     let target = Target::new();
-    let (_association, mut lane, namespace) = connect(&target, Options { replay, depth: 16, ..options() });
+    let (_association, mut lane, namespace) = connect(&target, options().with_replay(replay).with_depth(16));
     // Block n holds n; each write goes to its own block and writes 100 + n.
     for block in 0..64 {
         target.state().memory[0][block * 512..(block + 1) * 512].fill(block as u8);

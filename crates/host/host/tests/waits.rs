@@ -27,16 +27,14 @@ const ENDLESS: Duration = Duration::from_secs(30);
 
 /// Options with short timeouts and a single attempt.
 fn brief() -> Options {
-    Options {
-        connect_timeout: 60 * MS,
-        command_timeout: 60 * MS,
-        reconnect: ReconnectSettings::never(),
-        ..options()
-    }
-    .tuned(|tuning| {
-        tuning.admin_timeout = 120 * MS;
-        tuning.close_timeout = 60 * MS;
-    })
+    options()
+        .with_connect_timeout(60 * MS)
+        .with_command_timeout(60 * MS)
+        .with_reconnect(ReconnectSettings::never())
+        .tuned(|tuning| {
+            tuning.admin_timeout = 120 * MS;
+            tuning.close_timeout = 60 * MS;
+        })
 }
 
 struct Unpark(Thread);
@@ -171,9 +169,9 @@ fn a_deadline_ends_everything() {
         for api in ALL {
             scope.spawn(move || {
                 for pdus in [0, 1, 2, 5, 12, 14, 15] {
-                    let patient = Options { reconnect: ReconnectSettings::default(), ..Options::default() };
+                    let patient = Options::default().with_reconnect(ReconnectSettings::default());
                     let deadline = Some(100 * MS);
-                    let options = Options { identity: options().identity, deadline, ..patient };
+                    let options = patient.with_identity(options().identity).with_deadline(deadline);
                     ends_when_stalled(api, pdus, 0, options);
                 }
             });
@@ -181,7 +179,7 @@ fn a_deadline_ends_everything() {
     });
     // The target is gone for good: without the deadline attempts to reconnect would continue for ten minutes.
     let target = Target::new();
-    let options = Options { deadline: Some(400 * MS), ..options() };
+    let options = options().with_deadline(Some(400 * MS));
     let mut disk = BlockingNamespace::connect(&target.address(), options).unwrap();
     drop(target);
     let until = Instant::now() + LIMIT;
@@ -214,7 +212,7 @@ fn connecting_holds_up_no_other_task_and_ends_with_its_future() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::from(silent.local_addr().unwrap()).with_subsystem(NQN.parse().unwrap());
     let target = Target::new();
-    let patient = Options { connect_timeout: Duration::from_secs(3600), ..options() };
+    let patient = options().with_connect_timeout(Duration::from_secs(3600));
     let mut waiting = Box::pin(AsyncNamespace::<Vec<u8>>::connect(&address, patient));
     let disk = until_second(waiting.as_mut(), async {
         let disk = AsyncNamespace::connect(&target.address(), options()).await.unwrap();
@@ -321,13 +319,13 @@ fn discovery_and_admin_commands_end_when_asked() {
         assert!(error.is_some() || pdus > 5, "{pdus}");
     }
     target.stall_after(0, 0);
-    let patient = Options { deadline: Some(50 * MS), ..options() };
+    let patient = options().with_deadline(Some(50 * MS));
     let error = discovery::survey(&Address::from(target.address), &patient).unwrap_err().to_string();
     assert!(error.contains("deadline of 50 ms") || error.contains("deadline of 49 ms"), "{error}");
 
     let target = Target::new();
     // The connect has to succeed, also on a busy machine.
-    let association = target.connect(Options { connect_timeout: 10_000 * MS, ..brief() });
+    let association = target.connect(brief().with_connect_timeout(10_000 * MS));
     target.stall_after(0, 0);
     let start = Instant::now();
     assert!(association.property(Property::CAP).is_err());

@@ -25,7 +25,7 @@ fn target(in_capsule: u32) -> Target {
 }
 
 fn wanted() -> Options {
-    Options { depth: 16, ..options() }.tuned(|tuning| tuning.zero_copy = ZeroCopy::From(16 << 10))
+    options().with_depth(16).tuned(|tuning| tuning.zero_copy = ZeroCopy::From(16 << 10))
 }
 
 /// Submits a write of each of 8 patterns.
@@ -51,7 +51,7 @@ fn data_is_right_with_and_without_digests_in_and_behind_the_capsule() {
     for (digests, in_capsule) in [(0, 8192), (3, 8192), (0, 1 << 20), (3, 1 << 20)] {
         let target = target(in_capsule);
         let digests = Digests::from_bits_retain(digests);
-        let (_association, mut lane, namespace) = connect(&target, Options { digests, ..wanted() });
+        let (_association, mut lane, namespace) = connect(&target, wanted().with_only_digests(digests));
         for _ in 0..3 {
             target.state().memory[0].fill(0);
             write_all(&mut lane, &namespace);
@@ -107,8 +107,7 @@ fn data_that_moves_with_its_command_is_copied() {
 #[test]
 fn lanes_in_a_set_sleep_until_the_kernel_is_done() {
     let target = target(8192);
-    let association =
-        target.connect(Options { lanes: 2, ..wanted() }.tuned(|tuning| tuning.spin = Duration::ZERO));
+    let association = target.connect(wanted().with_lanes(2).tuned(|tuning| tuning.spin = Duration::ZERO));
     let namespace = association.namespace(Nsid::new(1)).unwrap();
     let mut lanes: LaneSet<Vec<u8>> =
         LaneSet::new((0..2).map(|_| association.lane().unwrap()).collect()).unwrap();
@@ -139,7 +138,7 @@ fn a_connection_that_breaks_gives_every_buffer_back() {
         (ReplayPolicy::Idempotent, 1 << 20),
     ] {
         let target = target(in_capsule);
-        let (association, mut lane, namespace) = connect(&target, Options { replay, ..wanted() });
+        let (association, mut lane, namespace) = connect(&target, wanted().with_replay(replay));
         for round in 0..5 {
             // In the middle of a write's data.
             target.cut_after(1 + round, 5000);
@@ -167,7 +166,8 @@ fn cancelled_and_late_writes_give_their_buffers_back() {
     for is_late in [false, true] {
         let target = target(1 << 20);
         let command_timeout = if is_late { Duration::from_millis(50) } else { 60 * SECOND };
-        let (_association, mut lane, namespace) = connect(&target, Options { command_timeout, ..wanted() });
+        let (_association, mut lane, namespace) =
+            connect(&target, wanted().with_command_timeout(command_timeout));
         target.script(|seen| match seen.sqe.opcode == NvmOpcode::WRITE.raw() && seen.qid > 0 {
             true => Reaction::Hold,
             false => Reaction::Execute,

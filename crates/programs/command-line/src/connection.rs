@@ -128,18 +128,16 @@ impl HostOptions {
         if self.reauthenticate.is_some() && credentials.is_none() && !address.is_discovery() {
             return Err(Failure::usage("--reauthenticate needs a secret: add --dhchap-secret FILE"));
         }
-        let options = Options {
-            digests,
-            identity: Some(self.identity(wanted.identity.take())?),
-            credentials,
-            reauthenticate: self.reauthenticate,
-            tls: self.tls_keys(&mut wanted, address)?,
-            concat,
-            reconnect: ReconnectSettings::never(),
-            connect_timeout: self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)),
-            command_timeout: answer,
-            ..Options::default()
-        };
+        let options = Options::default()
+            .with_only_digests(digests)
+            .with_identity(Some(self.identity(wanted.identity.take())?))
+            .with_credentials(credentials)
+            .with_reauthenticate(self.reauthenticate)
+            .with_tls(self.tls_keys(&mut wanted, address)?)
+            .with_concat(concat)
+            .with_reconnect(ReconnectSettings::never())
+            .with_connect_timeout(self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)))
+            .with_command_timeout(answer);
         Ok(options.tuned(|tuning| tuning.admin_timeout = answer))
     }
 
@@ -287,7 +285,7 @@ pub fn with_subsystem(
         return Ok((address, options));
     }
     let service = service_address(address.clone());
-    let options = Options { reconnect: ReconnectSettings::never(), ..options_for(&service)? }.without_lanes();
+    let options = options_for(&service)?.with_reconnect(ReconnectSettings::never()).without_lanes();
     let survey = survey_service(&service, &options)?;
     let found = survey.services.first();
     let found = found.map_or_else(Vec::new, |(service, found)| listed(service, found, &address));

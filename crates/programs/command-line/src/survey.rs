@@ -91,7 +91,7 @@ pub fn reachable(
         if addresses.len() == 1 {
             return Ok((address.clone(), options));
         }
-        let attempt = Options { reconnect: ReconnectSettings::never(), ..options.clone() }.without_lanes();
+        let attempt = options.clone().with_reconnect(ReconnectSettings::never()).without_lanes();
         match Association::connect(address, attempt) {
             Ok(association) => {
                 association.close();

@@ -7,7 +7,7 @@ use clap::Args;
 use command_line::connection::Connection;
 use command_line::exit::{Ended, Failure};
 use command_line::output::Output;
-use host::{Association, ControllerInfo, Options};
+use host::{Association, ControllerInfo};
 use proto::host_namespaces::{Geometry, NamespaceInfo};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -39,7 +39,7 @@ pub(crate) struct IdentifyArguments {
 
 pub(crate) fn identify(arguments: &IdentifyArguments) -> Ended {
     let (address, options) = arguments.connection.subsystem()?;
-    let options = Options { lanes: QUEUES_ASKED, ..options };
+    let options = options.with_lanes(QUEUES_ASKED);
     let association = Association::connect(&address, options)?;
     let wanted = arguments.namespace.map(Nsid::new).or(address.nsid);
     let report = Report::new(&association, wanted)?;

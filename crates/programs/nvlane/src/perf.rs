@@ -19,7 +19,7 @@ use command_line::host_advice::Advised;
 use command_line::output;
 use command_line::values::{cores, run_time, seconds};
 use host::reconnect::ReconnectSettings;
-use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, Tuning, ZeroCopy};
+use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, ZeroCopy};
 use linux::CoreList;
 use load::account::ProcessAccount;
 use load::keys::Distribution;
@@ -442,38 +442,33 @@ impl ConnectionArguments {
         };
         let limit = Options::DEPTH_MAX;
         let depth = u16::try_from(workload.depth).ok().filter(|depth| *depth <= limit);
-        let host = self.host.options(HostOptions::ANSWER, address)?;
-        let defaults = host.tuning.clone();
-        let tuning = Tuning {
-            doorbell: self.doorbell.default,
-            read_doorbell: self.doorbell.read,
-            poll_doorbell: self.doorbell.poll,
-            inline_send: self.submit == Submit::Inline,
-            in_place_bytes: self.in_place.map_or(defaults.in_place_bytes, clamped),
-            zero_copy: self.zero_copy,
-            receive: self.receive,
-            spin: match self.spin {
-                SpinPolicy::Always => Duration::MAX,
-                limited => Duration::from_nanos(limited.limit_ns()),
-            },
-            busy_poll: BusyPoll::us(self.busy_poll),
-            max_segment: self.mss,
-            ..defaults
+        let reconnect = ReconnectSettings::default().with_give_up_after(self.ctrl_loss_timeout);
+        let replay = match self.replay {
+            Replay::All => ReplayPolicy::Idempotent,
+            Replay::Reads => ReplayPolicy::ReadsOnly,
         };
-        let options = Options {
-            lanes: u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?,
-            depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
-            reconnect: ReconnectSettings {
-                give_up_after: Some(self.ctrl_loss_timeout),
-                ..ReconnectSettings::default()
-            },
-            replay: match self.replay {
-                Replay::All => ReplayPolicy::Idempotent,
-                Replay::Reads => ReplayPolicy::ReadsOnly,
-            },
-            tuning,
-            ..host
-        };
+        let options = self
+            .host
+            .options(HostOptions::ANSWER, address)?
+            .with_lanes(u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?)
+            .with_depth(depth.ok_or_else(|| too_many("-q", workload.depth, limit))?)
+            .with_reconnect(reconnect)
+            .with_replay(replay)
+            .tuned(|tuning| {
+                tuning.doorbell = self.doorbell.default;
+                tuning.read_doorbell = self.doorbell.read;
+                tuning.poll_doorbell = self.doorbell.poll;
+                tuning.inline_send = self.submit == Submit::Inline;
+                tuning.in_place_bytes = self.in_place.map_or(tuning.in_place_bytes, clamped);
+                tuning.zero_copy = self.zero_copy;
+                tuning.receive = self.receive;
+                tuning.spin = match self.spin {
+                    SpinPolicy::Always => Duration::MAX,
+                    limited => Duration::from_nanos(limited.limit_ns()),
+                };
+                tuning.busy_poll = BusyPoll::us(self.busy_poll);
+                tuning.max_segment = self.mss;
+            });
         Ok(options)
     }
 }

@@ -146,7 +146,7 @@ fn serve(directory: &Path, cores: Option<Cores>) -> Result<TargetProcess, Failur
 
 fn associate(address: &Address, nsid: u32) -> Result<Association, host::Error> {
     let address = address.clone().with_nsid(Nsid::new(nsid));
-    Association::connect(&address, Options { lanes: 2, ..Options::default() })
+    Association::connect(&address, Options::default().with_lanes(2))
 }
 
 /// Load of reads and writes of several sizes, every block checked.

@@ -12,7 +12,7 @@ mod veth;
 
 use std::collections::BTreeMap;
 
-use host::{Association, BusyPoll, LaneSet, Options};
+use host::{Association, BusyPoll, LaneSet};
 use linux::random::SplitMix64;
 use serde_json::Value;
 use wire::id::Nsid;
@@ -37,7 +37,7 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         let target =
             Target::start(env!("CARGO_BIN_EXE_nvlane"), &network, directory.path(), "ram:1M", &arguments);
         let busy_poll = BusyPoll::us(50);
-        let wanted = Options { lanes: LANE_COUNT, depth: 8, ..options() }.tuned(|tuning| {
+        let wanted = options().with_lanes(LANE_COUNT).with_depth(8).tuned(|tuning| {
             tuning.busy_poll = busy_poll;
             tuning.spin = PATIENCE;
         });

@@ -8,7 +8,7 @@ mod setup;
 use std::time::Duration;
 
 use allocators::CountingAllocator;
-use host::{Completion, Lane, Namespace, Options};
+use host::{Completion, Lane, Namespace};
 use reactor::EngineKind;
 use subsystem::config::Threads;
 
@@ -70,7 +70,7 @@ fn a_million_commands_allocate_nothing(engine: EngineKind) {
     let rig = Rig::with(engine, &["ram:4M"], |config| config.reactors.threads = Threads::Count(1));
     // A keep alive is not on the data path; on a slow machine one would be sent every few rounds.
     let keep_alive = Duration::from_mins(10);
-    let association = rig.connect(Options { depth: 32, keep_alive, ..options() });
+    let association = rig.connect(options().with_depth(32).with_keep_alive(keep_alive));
     let namespace = association.addressed_namespace().expect("one namespace");
     let mut lane: Lane = association.lane().expect("a lane");
     let mut completions = Vec::with_capacity(64);
@@ -102,7 +102,7 @@ fn every_shape_comes_to_rest() {
                 let rig = Rig::with(engine, &[storage], |config| {
                     config.reactors.threads = Threads::Count(1);
                 });
-                let options = Options { depth: 32, ..options() };
+                let options = options().with_depth(32);
                 let options = if digests { options.with_digests() } else { options };
                 let association = rig.connect(options);
                 let namespace = association.addressed_namespace().expect("one namespace");

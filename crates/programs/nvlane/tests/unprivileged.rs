@@ -76,7 +76,7 @@ impl Process {
 
     /// Runs verified load on its first two namespaces.
     fn exercise(&self) {
-        let association = self.connect(Options { lanes: 2, depth: 32, ..options() });
+        let association = self.connect(options().with_lanes(2).with_depth(32));
         for nsid in 1..=2 {
             let namespace = association.namespace(Nsid::new(nsid)).expect("a namespace");
             let lanes = (0..2).map(|_| association.lane().expect("a lane")).collect();
@@ -236,7 +236,7 @@ fn hosts_that_come_and_go_leave_no_descriptor_behind() {
         let arguments = ["--cores", "0", "--namespace", "ram:1M", "--engine", engine];
         let process = Process::start(&[], env!("CARGO_BIN_EXE_nvlane"), &arguments);
         let round = || {
-            let association = process.connect(Options { lanes: 3, ..options() });
+            let association = process.connect(options().with_lanes(3));
             let lanes = association.lanes::<Vec<u8>>().expect("lanes");
             drop((association, lanes));
         };

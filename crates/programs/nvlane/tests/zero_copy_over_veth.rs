@@ -10,7 +10,7 @@ mod exercise;
 mod setup;
 mod veth;
 
-use host::{Association, LaneSet, Options, ZeroCopy};
+use host::{Association, LaneSet, ZeroCopy};
 use linux::random::SplitMix64;
 use serde_json::Value;
 use wire::id::Nsid;
@@ -42,8 +42,7 @@ fn lanes_give_up_what_the_kernel_does_not_do() {
             &storage,
             &format!("--engine {engine}"),
         );
-        let wanted =
-            Options { lanes: 1, depth: 8, ..options() }.tuned(|tuning| tuning.zero_copy = ZeroCopy::Auto);
+        let wanted = options().with_lanes(1).with_depth(8).tuned(|tuning| tuning.zero_copy = ZeroCopy::Auto);
         let association = Association::connect(&target.address, wanted).expect("a host connects");
         let mut lanes: LaneSet<Vec<u8>> =
             LaneSet::new(vec![association.lane().expect("a lane")]).expect("a set");

@@ -161,6 +161,7 @@ pub enum Demand {
 
 /// The reason for which a controller cannot be used, or no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ControllerError {
     /// A queue was refused.
     #[error("Connect refused: {}{}", ConnectStatus(*status), ParameterName(*parameter))]

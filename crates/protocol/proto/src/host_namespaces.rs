@@ -148,6 +148,7 @@ pub struct CopyLimits {
 
 /// The reason for which an existing namespace cannot be read or written by us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unusable {
     /// Its format in use is none of those it lists.
     #[error("its format in use, {index}, is not one of the {count} that it lists")]

@@ -34,6 +34,7 @@ pub struct HostSettings {
 
 /// Why a host's transaction failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HostFailure {
     /// The controller refused the host.
     #[error("the controller refused the host: {0}")]

@@ -83,16 +83,11 @@ fn library(address: SocketAddr, subsystem: &Nqn, task: Task) -> Check<Ended> {
 }
 
 fn options() -> Options {
-    Options {
-        connect_timeout: Duration::from_secs(2),
-        command_timeout: Duration::from_secs(2),
-        reconnect: ReconnectSettings {
-            give_up_after: Some(Duration::from_secs(3)),
-            ..ReconnectSettings::default()
-        },
-        ..Options::default()
-    }
-    .tuned(|tuning| tuning.admin_timeout = Duration::from_secs(2))
+    Options::default()
+        .with_connect_timeout(Duration::from_secs(2))
+        .with_command_timeout(Duration::from_secs(2))
+        .with_reconnect(ReconnectSettings::default().with_give_up_after(Some(Duration::from_secs(3))))
+        .tuned(|tuning| tuning.admin_timeout = Duration::from_secs(2))
 }
 
 /// Offsets and lengths to write and read: some fit in a capsule, some need an R2T.
@@ -100,7 +95,7 @@ const EXTENTS: [(u64, usize); 3] = [(0, 4096), (16 << 10, 8192), (1 << 20, 64 <<
 
 fn work(address: &Address, digests: Digests) -> Check<Ended> {
     let failing = |error: &Error| Ok(Ended::Failing(error.to_string()));
-    let mut disk = match BlockingNamespace::connect(address, Options { digests, ..options() }) {
+    let mut disk = match BlockingNamespace::connect(address, options().with_only_digests(digests)) {
         Ok(disk) => disk,
         Err(error) => return failing(&error),
     };

@@ -1,6 +1,5 @@
 //! `digests`: the cost of header and data digests.
 
-use host::Options;
 use load::workload::format_bytes;
 use wire::pdu::Digests as Bits;
 
@@ -53,7 +52,7 @@ impl Experiment for Digests {
         let variant = VARIANTS.into_iter().find(|(name, _)| *name == cell.text("digests"));
         let (_, digests) = variant.expect("a cell of ours");
         let mut load = bench.load(cell.text("pattern"), None, cell.word("bytes"), DEPTH);
-        load.options = Options { digests, ..load.options };
+        load.options = load.options.with_only_digests(digests);
         Ok(values(&bench.run(served, load)?.report))
     }
 

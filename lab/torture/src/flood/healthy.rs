@@ -76,7 +76,7 @@ struct Window {
 
 impl Healthy {
     pub(super) fn connect(target: &Target) -> Result<Self> {
-        let options = Options { depth: 64, lanes: 2, ..Options::default() };
+        let options = Options::default().with_depth(64).with_lanes(2);
         let association = Association::connect(&target.address(), options)?;
         let namespace = association.namespace(Nsid::new(1))?;
         let (paced, closed) =

@@ -302,7 +302,7 @@ fn a_target_is_waited_for_ten_minutes_and_not_longer() {
 
 #[test]
 fn a_target_that_comes_back_has_a_new_generation() {
-    let mut kept = Kept::new(ReconnectSettings { give_up_after: None, ..ReconnectSettings::default() });
+    let mut kept = Kept::new(ReconnectSettings::default().with_give_up_after(None));
     kept.run_until(SECOND);
     for round in 2..6 {
         kept.is_reachable = false;

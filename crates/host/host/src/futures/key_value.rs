@@ -22,7 +22,7 @@ use crate::options::Options;
 /// use nvlane_host::{AsyncKeyValue, Key, Options};
 ///
 /// let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:cache".parse()?;
-/// let cache = AsyncKeyValue::connect(&address, Options { lanes: 2, ..Options::default() }).await?;
+/// let cache = AsyncKeyValue::connect(&address, Options::default().with_lanes(2)).await?;
 /// let key = Key::new(b"greeting").expect("1 to 16 bytes");
 /// cache.store(&key, b"hello".to_vec()).await?;
 /// assert_eq!(cache.retrieve(&key).await?.as_deref(), Some(&b"hello"[..]));

@@ -266,8 +266,7 @@ fn react(session: &mut Session<'_>, sqe: &Sqe, data: &[u8], reaction: Reaction) 
 /// Options for tests: short timeouts, and the same host identity each time.
 pub fn options() -> Options {
     let identity = HostIdentity::from_uuid("11111111-2222-3333-4444-555555555555".parse().unwrap());
-    let mut options =
-        Options { identity: Some(identity), ..Options::default() }.tuned(|tuning| tuning.seed = Some(1));
+    let mut options = Options::default().with_identity(Some(identity)).tuned(|tuning| tuning.seed = Some(1));
     options.reconnect.delay_first = Duration::from_millis(2);
     options.reconnect.delay_max = Duration::from_millis(20);
     options.connect_timeout = 20 * SECOND;

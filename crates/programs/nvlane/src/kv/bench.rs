@@ -112,7 +112,7 @@ pub(super) fn bench(arguments: &BenchArguments) -> Ended {
         )));
     }
     let (address, options) = with_subsystem(address.clone(), |address| arguments.way.options(address))?;
-    let (address, options) = (&address, Options { lanes: load.lanes, depth: depth.max(2), ..options });
+    let (address, options) = (&address, options.with_lanes(load.lanes).with_depth(depth.max(2)));
     let association = Association::connect(address, options)?;
     let namespace = association.addressed_key_value()?;
     let target = address.resolve().ok().and_then(|peers| local_pid(&peers)).map(ProcessAccount);

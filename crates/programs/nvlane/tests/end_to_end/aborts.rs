@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use host::{Failure, Options};
+use host::Failure;
 use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -91,7 +91,7 @@ fn data_of_an_aborted_write_is_dropped() {
 fn a_host_that_cancels_gets_its_buffer_back_at_once() {
     for engine in engines() {
         let rig = Rig::new(engine, &[&format!("ram:1M?{FOR_EVER}")]);
-        let association = rig.connect(Options { lanes: 2, ..options() });
+        let association = rig.connect(options().with_lanes(2));
         let mut namespace = open(&association, 1);
         let (read, write, flush) = (
             namespace.namespace().read(0, 1).expect("a read"),

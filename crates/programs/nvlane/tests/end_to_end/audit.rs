@@ -78,7 +78,7 @@ impl Audited {
 }
 
 fn called(name: &str) -> Options {
-    Options { identity: Some(HostIdentity::of_name(name.parse().expect("a name"))), ..options() }
+    options().with_identity(Some(HostIdentity::of_name(name.parse().expect("a name"))))
 }
 
 fn write_key(path: &Path, text: &str) -> SecretSource {
@@ -194,13 +194,13 @@ fn authentication_and_tls_are_told_and_no_secret_is() {
         subsystem.tls_keys = TlsKeySources { others, ..TlsKeySources::default() };
         config.listeners[0].tls = TlsPolicy::Required;
     });
-    let with = |host_byte, tls_byte| Options {
-        credentials: Some(Arc::new(Credentials {
-            groups: vec![Group::Ffdhe2048],
-            ..Credentials::new(secret(host_byte), Some(secret(2)))
-        })),
-        tls: Some(Arc::new(HostKeys { key: key(tls_byte), derivation: Derivation::Standard })),
-        ..called(FRIEND)
+    let with = |host_byte, tls_byte| {
+        called(FRIEND)
+            .with_credentials(Some(Arc::new(Credentials {
+                groups: vec![Group::Ffdhe2048],
+                ..Credentials::new(secret(host_byte), Some(secret(2)))
+            })))
+            .with_tls(Some(Arc::new(HostKeys { key: key(tls_byte), derivation: Derivation::Standard })))
     };
     let association = audited.connect(with(1, 3)).expect("it knows both keys");
     let line = audited.await_line("authenticated", |_| true);

@@ -58,11 +58,11 @@ fn credentials(host: u8, controller: Option<u8>) -> Credentials {
 }
 
 fn with(credentials: Credentials) -> Options {
-    Options { credentials: Some(Arc::new(credentials)), reconnect: ReconnectSettings::default(), ..options() }
+    options().with_credentials(Some(Arc::new(credentials))).with_reconnect(ReconnectSettings::default())
 }
 
 fn connect(rig: &Rig, options: Options) -> Result<Association, LinkError> {
-    let options = Options { reconnect: ReconnectSettings::never(), ..options };
+    let options = options.with_reconnect(ReconnectSettings::never());
     Association::connect(&address_of(rig.socket_address()), options).map_err(|error| match error {
         Error::Link { cause, .. } => cause,
         other => panic!("{other}"),
@@ -207,12 +207,10 @@ fn queues_in_use_authenticate_again() {
             config.timeouts.secret_overlap_ms = 0;
             config.subsystems[0].authentication.refused_again = RefusedAgain::Keep;
         });
-        let options = Options {
-            depth: 1,
-            command_timeout: Duration::from_secs(4),
-            reauthenticate: Some(Duration::from_millis(50)),
-            ..with(credentials(1, Some(2)))
-        };
+        let options = with(credentials(1, Some(2)))
+            .with_depth(1)
+            .with_command_timeout(Duration::from_secs(4))
+            .with_reauthenticate(Some(Duration::from_millis(50)));
         let association = rig.connect(options);
         let events = association.events();
         open(&association, 1).write_at(&[7; 4096], 0).expect("a write");

@@ -65,11 +65,15 @@ fn concat(host: u8, controller: Option<u8>) -> Options {
 
 fn with(credentials: Credentials) -> Options {
     let reconnect = ReconnectSettings::default();
-    Options { credentials: Some(Arc::new(credentials)), concat: true, lanes: 2, reconnect, ..options() }
+    options()
+        .with_credentials(Some(Arc::new(credentials)))
+        .with_concat(true)
+        .with_lanes(2)
+        .with_reconnect(reconnect)
 }
 
 fn connect(rig: &Rig, options: Options) -> Result<Association, LinkError> {
-    let options = Options { reconnect: ReconnectSettings::never(), ..options };
+    let options = options.with_reconnect(ReconnectSettings::never());
     Association::connect(&address_of(rig.socket_address()), options).map_err(|error| match error {
         Error::Link { cause, .. } => cause,
         other => panic!("{other}"),
@@ -179,7 +183,7 @@ fn a_listener_that_demands_a_key_serves_no_queue_in_clear_without_one() {
         namespace.read_at(&mut block, 0).expect("a read");
         assert!(block == [3; 4096] && all_have_generated_keys(&rig));
         // A host of ours learns what is asked of it; another one, that no other authentication counts.
-        for options in [Options { concat: false, ..concat(1, Some(2)) }, options()] {
+        for options in [concat(1, Some(2)).with_concat(false), options()] {
             let error = connect(&rig, options).expect_err("in cleartext");
             let asked = LinkError::Controller(ControllerError::SecureChannelRequired);
             assert_eq!(error.to_string(), asked.to_string());
@@ -211,7 +215,7 @@ fn a_reload_that_demands_a_key_leaves_associations_and_lets_in_no_further_queue(
     let keys = Keys::new();
     for engine in engines() {
         let mut rig = Rig::with(engine, &["ram:4M"], |config| keys.require(config, TlsPolicy::Allowed));
-        let clear = Options { concat: false, ..concat(1, Some(2)) };
+        let clear = concat(1, Some(2)).with_concat(false);
         let association = connect(&rig, clear.clone()).expect("in cleartext, which is allowed");
         let mut namespace = open(&association, 1);
         let host = RawHost::dialler(&rig);

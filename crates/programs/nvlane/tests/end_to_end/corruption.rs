@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use host::{Failure, Options, ReconnectSettings};
+use host::{Failure, ReconnectSettings};
 use wire::status::Status;
 
 use crate::churn::Churn;
@@ -16,13 +16,12 @@ fn changed_bits_are_found_and_never_stored() {
         for in_capsule in [0, u32::MAX] {
             let rig = Rig::new(engine, &["ram:1M"]);
             let relay = Relay::new(rig.socket_address(), Cut::Flip(400_000));
-            let reconnect = ReconnectSettings {
-                delay_first: Duration::from_millis(2),
-                delay_max: Duration::from_millis(20),
-                give_up_after: Some(Duration::from_secs(60)),
-            };
+            let reconnect = ReconnectSettings::default()
+                .with_delay_first(Duration::from_millis(2))
+                .with_delay_max(Duration::from_millis(20))
+                .with_give_up_after(Some(Duration::from_secs(60)));
             let options = options().tuned(|tuning| tuning.in_capsule_bytes_max = in_capsule).with_digests();
-            let association = connect_to(relay.address(), Options { reconnect, ..options.clone() });
+            let association = connect_to(relay.address(), options.clone().with_reconnect(reconnect));
             let lane = association.lane().expect("a lane");
             let namespace = association.addressed_namespace().expect("one namespace");
             let (is_over, failed) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -13,7 +13,7 @@ const COMMAND_COUNT: u64 = 1000;
 
 /// Runs [`COMMAND_COUNT`] commands of 8 KiB over one lane and returns both ends' counters.
 fn counted(rig: &Rig, options: Options, is_write: bool) -> (host::LaneCounters, LaneReport) {
-    let association = rig.connect(Options { lanes: 1, depth: 16, ..options });
+    let association = rig.connect(options.with_lanes(1).with_depth(16));
     let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
     let mut lane: Lane = association.lane().expect("a lane");
     let mut buffers = vec![vec![0; 8192]; 16];

@@ -1,6 +1,6 @@
 //! The doorbell policy of live lanes, changed by a reload: for all, for a listener, for a subsystem. wire §4.4
 
-use host::{Association, DoorbellPolicy, LaneSet, Options};
+use host::{Association, DoorbellPolicy, LaneSet};
 use subsystem::state::QueueState;
 use wire::id::Nsid;
 
@@ -40,7 +40,7 @@ fn policy(text: &str) -> DoorbellPolicy {
 fn a_reload_changes_when_answers_leave_on_lanes_that_live() {
     for engine in engines() {
         let mut rig = Rig::new(engine, &["ram:1M"]);
-        let association = rig.connect(Options { lanes: 1, depth: DEPTH, ..options() });
+        let association = rig.connect(options().with_lanes(1).with_depth(DEPTH));
         let lane = association.lane().expect("a lane");
         let mut lanes = LaneSet::new(vec![lane]).expect("a set");
         assert_eq!(queue(&rig).doorbell, "adaptive:20");
@@ -65,7 +65,7 @@ fn a_subsystem_says_more_than_a_listener_and_that_more_than_all() {
         config.reactors.doorbell = policy("fixed");
         config.listeners[0].doorbell = Some(policy("adaptive:7"));
     });
-    let association = rig.connect(Options { lanes: 1, depth: DEPTH, ..options() });
+    let association = rig.connect(options().with_lanes(1).with_depth(DEPTH));
     let _lane: host::Lane = association.lane().expect("a lane");
     assert_eq!(queue(&rig).doorbell, "adaptive:7");
     rig.reload(|config| config.subsystems[0].doorbell = Some(policy("immediate")));

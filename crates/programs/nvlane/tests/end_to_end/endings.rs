@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use host::{Failure, Options, ReconnectSettings, ReplayPolicy};
+use host::{Failure, ReconnectSettings, ReplayPolicy};
 use load::runner::{self, RunSettings};
 use load::workload::{Stop, Workload};
 use peer::link::Got;
@@ -132,7 +132,7 @@ fn many_hosts_come_and_go() {
                 let rig = &rig;
                 scope.spawn(move || {
                     for round in 0..25u8 {
-                        let association = rig.connect(Options { lanes: 2, ..options_of(thread + 1) });
+                        let association = rig.connect(options_of(thread + 1).with_lanes(2));
                         let mut namespace = open(&association, 1 + u32::from(round % 2));
                         let (offset, data) = (u64::from(thread) * 65_536, vec![round; 8192]);
                         namespace.write_at(&data, offset).expect("a write");
@@ -156,12 +156,12 @@ fn a_target_that_comes_back_has_everything_that_was_reported_done() {
     for engine in engines() {
         for replay in [ReplayPolicy::ReadsOnly, ReplayPolicy::Idempotent] {
             let mut rig = Rig::new(engine, &["file:1M"]);
-            let reconnect = ReconnectSettings {
-                delay_first: Duration::from_millis(5),
-                delay_max: Duration::from_millis(50),
-                give_up_after: Some(Duration::from_secs(60)),
-            };
-            let association = rig.connect(Options { reconnect, replay, lanes: 1, ..options() });
+            let reconnect = ReconnectSettings::default()
+                .with_delay_first(Duration::from_millis(5))
+                .with_delay_max(Duration::from_millis(50))
+                .with_give_up_after(Some(Duration::from_secs(60)));
+            let association =
+                rig.connect(options().with_reconnect(reconnect).with_replay(replay).with_lanes(1));
             let namespace = association.addressed_namespace().expect("one namespace");
             let lane: host::Lane = association.lane().expect("a lane");
             let is_over = AtomicBool::new(false);
@@ -241,9 +241,8 @@ fn a_host_never_meets_its_own_late_writes() {
 fn a_load_that_meets_other_storage_ends_and_says_so() {
     for engine in engines() {
         let mut rig = Rig::new(engine, &["ram:16M?uuid=00000000-0000-4000-8000-000000000001"]);
-        let reconnect =
-            ReconnectSettings { delay_first: Duration::from_millis(1), ..ReconnectSettings::default() };
-        let association = rig.connect(Options { reconnect, ..options() });
+        let reconnect = ReconnectSettings::default().with_delay_first(Duration::from_millis(1));
+        let association = rig.connect(options().with_reconnect(reconnect));
         let namespace = association.addressed_namespace().expect("a namespace of blocks");
         let workload = Workload {
             stop: Stop { runtime: Some(Duration::from_secs(600)), ..Stop::default() },

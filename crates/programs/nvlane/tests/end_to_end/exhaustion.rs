@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use host::{Namespace, Options};
+use host::Namespace;
 use linux::random::SplitMix64;
 use reactor::EngineKind;
 use wire::id::Nsid;
@@ -31,7 +31,9 @@ fn deep_queues_of_large_transfers_wait_for_their_turn() {
         std::thread::scope(|scope| {
             for nsid in 1..=2u8 {
                 let association = rig.connect(
-                    Options { lanes: 3, depth: 64, ..options_of(nsid) }
+                    options_of(nsid)
+                        .with_lanes(3)
+                        .with_depth(64)
                         .tuned(|tuning| tuning.in_place_bytes = 4096),
                 );
                 scope.spawn(move || {
@@ -51,7 +53,7 @@ fn deep_queues_of_large_transfers_wait_for_their_turn() {
 fn large_compares_do_not_wait_for_each_other() {
     for engine in engines() {
         let rig = rig(engine, &["file:8M"]);
-        let association = rig.connect(Options { lanes: 2, depth: 16, ..options() });
+        let association = rig.connect(options().with_lanes(2).with_depth(16));
         let mut namespace = open(&association, 1);
         let data = vec![5; 8 * MIB];
         namespace.write_at(&data, 0).expect("a write");
@@ -74,7 +76,7 @@ fn large_compares_do_not_wait_for_each_other() {
 fn a_large_transfer_is_not_starved_by_small_ones() {
     for engine in engines() {
         let rig = rig(engine, &["file:8M?delay=1ms-3ms"]);
-        let association = rig.connect(Options { lanes: 7, ..options() });
+        let association = rig.connect(options().with_lanes(7));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for seed in 0..6 {
@@ -156,7 +158,7 @@ fn a_copy_does_not_stop_the_data_behind_it() {
 fn halves_of_pairs_do_not_wait_for_each_other() {
     for engine in engines() {
         let rig = rig(engine, &["ram:16M?lba=65536"]);
-        let association = rig.connect(Options { lanes: 1, depth: 128, ..options() });
+        let association = rig.connect(options().with_lanes(1).with_depth(128));
         let mut namespace = open(&association, 1);
         let geometry = namespace.namespace().clone();
         let lane = namespace.lane_mut();

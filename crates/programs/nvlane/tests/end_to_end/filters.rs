@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use host::BlockRange;
 use host::BlockingNamespace;
-use host::{BlockRange, Options};
 use linux::random::SplitMix64;
 use wire::id::Nsid;
 use wire::sqe::Sqe;
@@ -133,7 +133,7 @@ fn a_copy_that_fails_says_which_range_is_the_first_not_copied() {
 fn a_limit_lets_everything_pass_in_time() {
     for engine in engines() {
         let rig = Rig::new(engine, &["ram:1M?lba=512&limit=2000iops,40M/s,burst=1ms"]);
-        let association = rig.connect(Options { lanes: 2, ..options() });
+        let association = rig.connect(options().with_lanes(2));
         let namespace = association.addressed_namespace().expect("one namespace");
         let mut lanes = association.lanes().expect("two lanes");
         let start = Instant::now();

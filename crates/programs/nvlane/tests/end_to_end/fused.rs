@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use host::{Error, Failure, Options};
+use host::{Error, Failure};
 use reactor::EngineKind;
 use wire::id::Nsid;
 use wire::log::health::HealthLog;
@@ -32,9 +32,8 @@ fn a_counter_of_several_hosts_loses_nothing() {
             [("ram:1M", 8192, 150), ("ram:1M?lba=512", 0, 150), ("file:1M", 8192, 60), ("file:1M", 0, 60)]
         {
             let rig = rig(engine, storage);
-            let association = rig.connect(
-                Options { lanes: 5, ..options() }.tuned(|tuning| tuning.in_capsule_bytes_max = in_capsule),
-            );
+            let association =
+                rig.connect(options().with_lanes(5).tuned(|tuning| tuning.in_capsule_bytes_max = in_capsule));
             std::thread::scope(|scope| {
                 for thread in 0..THREADS {
                     let mut namespace = open(&association, 1);

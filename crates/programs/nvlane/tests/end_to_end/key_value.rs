@@ -2,7 +2,7 @@
 
 use host::BlockingKeyValue;
 use host::{
-    AtomicFunction, AtomicOperation, ElementCode, Failure, Key, Options, StoreOptions, VectorComparison,
+    AtomicFunction, AtomicOperation, ElementCode, Failure, Key, StoreOptions, VectorComparison,
     VectorFunction,
 };
 use reactor::EngineKind;
@@ -19,7 +19,7 @@ fn rig(threads: u16) -> Rig {
 }
 
 pub(crate) fn connect(rig: &Rig) -> BlockingKeyValue {
-    let association = rig.connect(Options { lanes: 1, ..options() });
+    let association = rig.connect(options().with_lanes(1));
     let namespace = association.addressed_key_value().expect("a namespace of keys and values");
     BlockingKeyValue::new(&association, namespace).expect("a lane")
 }
@@ -275,7 +275,7 @@ fn batches_whose_operations_are_asked_for_are_carried_out_too() {
 fn capsules_bring_more_where_there_is_nothing_but_keys_and_values() {
     let told = |namespaces: &[&str]| {
         let rig = Rig::with(EngineKind::Epoll, namespaces, |_| {});
-        let association = rig.connect(Options { lanes: 1, ..options() });
+        let association = rig.connect(options().with_lanes(1));
         association.controller().limits.in_capsule_bytes
     };
     assert_eq!((told(&["kv:ram:64M"]), told(&["kv:ram:64M", "ram:1M"])), (64 << 10, 8192));
@@ -313,7 +313,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 #[test]
 fn asynchronous_callers_have_the_same_commands() {
     let rig = rig(2);
-    let association = rig.connect(Options { lanes: 1, ..options() });
+    let association = rig.connect(options().with_lanes(1));
     let namespace = association.addressed_key_value().expect("keys and values");
     let keys = block_on(host::AsyncKeyValue::new(&association, namespace)).expect("lanes");
     block_on(async {

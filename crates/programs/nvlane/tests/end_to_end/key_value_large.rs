@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use host::BlockingKeyValue;
-use host::{Failure, Key, Options, StoreOptions};
+use host::{Failure, Key, StoreOptions};
 use reactor::EngineKind;
 use subsystem::config::{NamespaceConfig, Threads};
 use wire::id::Nsid;
@@ -70,7 +70,7 @@ fn values_of_mebibytes_come_back_whatever_their_length_and_partition() {
         for threads in [1, 3] {
             for options in [options(), options().with_digests()] {
                 let rig = rig(engine, "kv:ram:512M", threads);
-                let association = rig.connect(Options { lanes: 1, ..options });
+                let association = rig.connect(options.with_lanes(1));
                 let namespace = association.addressed_key_value().expect("keys and values");
                 assert_eq!(namespace.value_bytes_max(), 256 << 20);
                 let mut keys = BlockingKeyValue::new(&association, namespace).expect("a lane");
@@ -234,7 +234,7 @@ fn a_changed_bit_fails_the_store_and_the_old_value_stays() {
     clean.store(&key(0), &value(1, 2 * MEBIBYTE)).expect("stored");
     let mut failed_count = 0;
     for _ in 0..8 {
-        let association = connect_to(relay.address(), Options { lanes: 1, ..options().with_digests() });
+        let association = connect_to(relay.address(), options().with_digests().with_lanes(1));
         let Ok(namespace) = association.addressed_key_value() else { continue };
         let Ok(mut keys) = BlockingKeyValue::new(&association, namespace) else { continue };
         let is_stored = keys.store(&key(0), &value(2, 20 * MEBIBYTE)).is_ok();

@@ -53,20 +53,18 @@ impl Offer {
 
 impl Wish {
     fn options(self) -> Options {
-        Options {
-            digests: Digests::from_bits_retain(self.digests),
-            lanes: self.lanes,
-            depth: self.depth,
-            ..options()
-        }
-        .tuned(|tuning| {
-            tuning.alignment = alignment(self.hpda);
-            tuning.r2t_limit = self.r2t_limit;
-            tuning.flow_control = self.flow_control;
-            tuning.in_capsule_bytes_max = self.in_capsule;
-            tuning.in_place_bytes = self.in_place;
-            tuning.receive = self.receive;
-        })
+        options()
+            .with_only_digests(Digests::from_bits_retain(self.digests))
+            .with_lanes(self.lanes)
+            .with_depth(self.depth)
+            .tuned(|tuning| {
+                tuning.alignment = alignment(self.hpda);
+                tuning.r2t_limit = self.r2t_limit;
+                tuning.flow_control = self.flow_control;
+                tuning.in_capsule_bytes_max = self.in_capsule;
+                tuning.in_place_bytes = self.in_place;
+                tuning.receive = self.receive;
+            })
     }
 }
 
@@ -136,7 +134,7 @@ fn every_depth_and_number_of_lanes_works_on_every_storage() {
         let rig = Rig::new(engine, &storage);
         for lanes in [1, 2, 4] {
             for depth in [1, 4, 32, 128] {
-                let options = Options { lanes, depth, ..options() };
+                let options = options().with_lanes(lanes).with_depth(depth);
                 let association = rig.connect(options);
                 for nsid in 1..=4 {
                     let load = Load { commands: 100, bytes: 4 << 20, blocks_max: 256 };

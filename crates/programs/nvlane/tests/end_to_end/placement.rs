@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use host::{Association, LaneSet, Options};
+use host::{Association, LaneSet};
 use linux::CoreList;
 use linux::random::SplitMix64;
 use reactor::BusyPoll;
@@ -57,7 +57,7 @@ fn hosts_with_a_lane_each_are_spread_over_the_reactors() {
         let rig = rig(engine, PlacementPolicy::Load);
         let mut hosts = Vec::new();
         for number in 1..=6 {
-            let association = rig.connect(Options { lanes: 1, ..options_of(number) });
+            let association = rig.connect(options_of(number).with_lanes(1));
             hosts.push((lanes(&association, 1), association));
         }
         let state = rig.state();
@@ -83,7 +83,7 @@ fn queues_go_to_the_reactors_of_their_numbers_and_work_there() {
     for engine in engines() {
         for digests in [Digests::empty(), Digests::all()] {
             let rig = rig(engine, PlacementPolicy::Queue);
-            let association = rig.connect(Options { lanes: 5, digests, ..options() });
+            let association = rig.connect(options().with_lanes(5).with_only_digests(digests));
             let mut lanes = lanes(&association, 5);
             exercise(&association, &mut lanes);
             let state = rig.state();
@@ -102,7 +102,7 @@ fn queues_go_to_the_reactors_of_their_numbers_and_work_there() {
 fn loopback_has_no_device_queue_and_falls_back_to_load() {
     for engine in engines() {
         let rig = rig(engine, PlacementPolicy::Napi);
-        let association = rig.connect(Options { lanes: 4, ..options() });
+        let association = rig.connect(options().with_lanes(4));
         let mut lanes = lanes(&association, 4);
         exercise(&association, &mut lanes);
         let state = rig.state();
@@ -126,7 +126,7 @@ fn a_lane_goes_to_the_core_that_takes_its_packets_in() {
             config.reactors.placement = PlacementPolicy::Cpu;
             config.reactors.threads = Threads::Cores(cores);
         });
-        let association = rig.connect(Options { lanes: 4, ..options() });
+        let association = rig.connect(options().with_lanes(4));
         // Over loopback the sender's core also processes the receive.
         let mut expected = BTreeMap::new();
         let mut connected: Vec<host::Lane> = Vec::new();
@@ -154,11 +154,11 @@ fn a_lane_goes_to_the_core_that_takes_its_packets_in() {
 fn a_reload_changes_the_policy_for_lanes_to_come() {
     for engine in engines() {
         let mut rig = rig(engine, PlacementPolicy::Load);
-        let first = rig.connect(Options { lanes: 2, ..options_of(1) });
+        let first = rig.connect(options_of(1).with_lanes(2));
         let mut before = lanes(&first, 2);
         let was = queues(&rig.state());
         rig.reload(|config| config.reactors.placement = PlacementPolicy::Queue);
-        let second = rig.connect(Options { lanes: 4, ..options_of(2) });
+        let second = rig.connect(options_of(2).with_lanes(4));
         let mut after = lanes(&second, 4);
         let state = rig.state();
         assert_eq!(placement(&state).policy, "queue");
@@ -185,8 +185,8 @@ fn busy_polling_over_loopback_goes_on_without_a_device() {
             config.reactors.busy_poll = BusyPoll::us(50);
             config.reactors.placement = PlacementPolicy::Napi;
         });
-        let association = rig
-            .connect(Options { lanes: 2, ..options() }.tuned(|tuning| tuning.busy_poll = BusyPoll::us(50)));
+        let association =
+            rig.connect(options().with_lanes(2).tuned(|tuning| tuning.busy_poll = BusyPoll::us(50)));
         let mut lanes = lanes(&association, 2);
         exercise(&association, &mut lanes);
         for lane in lanes.lanes() {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use host::{BlockRange, Failure, Options};
+use host::{BlockRange, Failure};
 use linux::random::SplitMix64;
 use peer::link::Got;
 use subsystem::config::Threads;
@@ -22,7 +22,7 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
     for engine in engines() {
         for storage in ["ram:1M", "file:1M", "ram:1M?delay=0us-300us"] {
             let mut rig = Rig::new(engine, &["file:1M", storage]);
-            let association = rig.connect(Options { lanes: 3, depth: 32, ..options() });
+            let association = rig.connect(options().with_lanes(3).with_depth(32));
             let (is_over, done, refused) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
             std::thread::scope(|scope| {
                 let (is_over, association, done, refused) = (&is_over, &association, &done, &refused);
@@ -84,7 +84,7 @@ fn a_namespace_grows_and_shrinks_under_load() {
     for engine in engines() {
         for storage in ["ram", "file"] {
             let mut rig = Rig::new(engine, &[&format!("{storage}:1M")]);
-            let association = rig.connect(Options { lanes: 2, ..options() });
+            let association = rig.connect(options().with_lanes(2));
             let mut namespace = open(&association, 1);
             let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 4096) as u8).collect();
             namespace.write_at(&data, 0).expect("a write");

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use host::{Association, BlockingKeyValue, BlockingNamespace, Event, HostIdentity, Key, Options};
+use host::{Association, BlockingKeyValue, BlockingNamespace, Events, HostIdentity, Key};
 use subsystem::access::HostRights;
 use subsystem::config::NamespaceConfig;
 use subsystem::subsystem::Access;
@@ -38,7 +38,7 @@ fn set(rig: &mut Rig, nsid: u32, rights: HostRights) {
 
 fn connect(rig: &Rig, name: &str) -> Association {
     let identity = Some(HostIdentity::of_name(name.parse().expect("a name")));
-    rig.connect(Options { identity, lanes: 2, ..options() })
+    rig.connect(options().with_identity(identity).with_lanes(2))
 }
 
 fn write(namespace: &mut BlockingNamespace) -> Status {
@@ -54,7 +54,7 @@ fn read(namespace: &mut BlockingNamespace) -> Status {
 }
 
 /// Waits for events until the host has these namespaces.
-fn await_namespaces(association: &Association, events: &std::sync::mpsc::Receiver<Event>, nsids: &[u32]) {
+fn await_namespaces(association: &Association, events: &Events, nsids: &[u32]) {
     let until = Instant::now() + PATIENCE;
     loop {
         let known: Vec<u32> = association.namespaces().iter().map(|info| info.nsid.get()).collect();

@@ -1,6 +1,6 @@
 //! The data is right however TCP cuts the stream, down to single bytes.
 
-use host::{LaneSet, Options};
+use host::LaneSet;
 use linux::random::SplitMix64;
 use wire::pdu::{DataAlignment, Digests};
 
@@ -16,7 +16,10 @@ fn check(cut: Cut, load: Load, digests: Digests, seed: u64) {
         });
         let relay = Relay::new(rig.socket_address(), cut);
         let alignment = DataAlignment::from_raw(2).expect("5 bits");
-        let options = Options { digests, lanes: 2, depth: 16, ..options() }
+        let options = options()
+            .with_only_digests(digests)
+            .with_lanes(2)
+            .with_depth(16)
             .tuned(|tuning| tuning.alignment = alignment);
         let association = connect_to(relay.address(), options);
         let namespace = association.addressed_namespace().expect("one namespace");
@@ -31,7 +34,7 @@ fn check(cut: Cut, load: Load, digests: Digests, seed: u64) {
 #[should_panic(expected = "block 77 is not of generation")]
 fn a_block_that_is_not_right_is_found() {
     let rig = Rig::new(engines()[0], &["ram:1M?lba=512"]);
-    let association = rig.connect(Options { lanes: 2, ..options() });
+    let association = rig.connect(options().with_lanes(2));
     let namespace = association.addressed_namespace().expect("one namespace");
     let mut lanes = LaneSet::new(vec![association.lane().expect("a lane")]).expect("a set");
     let mut model = Model::new(&namespace, 1);

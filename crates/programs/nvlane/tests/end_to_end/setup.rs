@@ -221,21 +221,19 @@ pub(crate) fn await_more(count: &AtomicU64, more: u64) {
 
 /// Options of a host that gives up as soon as its connection is lost.
 pub(crate) fn options() -> Options {
-    Options {
-        identity: Some(HostIdentity::from_uuid(Uuid::from_bytes([7; 16]))),
-        reconnect: ReconnectSettings::never(),
-        command_timeout: Duration::from_secs(60),
-        ..Options::default()
-    }
-    .tuned(|tuning| {
-        tuning.spin = Duration::ZERO;
-        tuning.seed = Some(1);
-    })
+    Options::default()
+        .with_identity(Some(HostIdentity::from_uuid(Uuid::from_bytes([7; 16]))))
+        .with_reconnect(ReconnectSettings::never())
+        .with_command_timeout(Duration::from_secs(60))
+        .tuned(|tuning| {
+            tuning.spin = Duration::ZERO;
+            tuning.seed = Some(1);
+        })
 }
 
 /// Options of host number `host`.
 pub(crate) fn options_of(host: u8) -> Options {
-    Options { identity: Some(HostIdentity::from_uuid(Uuid::from_bytes([host; 16]))), ..options() }
+    options().with_identity(Some(HostIdentity::from_uuid(Uuid::from_bytes([host; 16]))))
 }
 
 pub(crate) fn connect_to(peer: SocketAddr, options: Options) -> Association {

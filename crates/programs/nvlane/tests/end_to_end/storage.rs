@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::time::Instant;
 
 use host::BlockingNamespace;
-use host::{Command, Event, Options};
+use host::{Command, Event};
 use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -93,7 +93,7 @@ fn a_file_that_grows_or_is_cut_is_noticed_without_any_io() {
         // Without its scheme it would be a new file of that size.
         assert_eq!(disk.storage.to_string(), spec);
         rig.reload(|config| config.subsystems[0].namespaces.push(disk));
-        let association = rig.connect(Options { lanes: 2, ..options_of(1) });
+        let association = rig.connect(options_of(1).with_lanes(2));
         let events = association.events();
         let size = |bytes: u64| {
             let until = Instant::now() + PATIENCE;

@@ -28,7 +28,7 @@ fn secret() -> Secret {
 
 fn with_secret() -> Options {
     let credentials = Credentials { groups: vec![Group::Null], ..Credentials::new(secret(), None) };
-    Options { credentials: Some(Arc::new(credentials)), lanes: 4, ..options() }
+    options().with_credentials(Some(Arc::new(credentials))).with_lanes(4)
 }
 
 /// A target whose hosts must authenticate, with an audit log.

@@ -65,7 +65,7 @@ fn key(hash: HashFunction, byte: u8) -> TlsKey {
 
 fn with(key: TlsKey) -> Options {
     let tls = Some(Arc::new(HostKeys { key, derivation: Derivation::Standard }));
-    Options { tls, reconnect: ReconnectSettings::never(), ..options() }
+    options().with_tls(tls).with_reconnect(ReconnectSettings::never())
 }
 
 /// A target with the key 1 for SHA-256.
@@ -76,7 +76,7 @@ fn rig(engine: EngineKind, keys: &Keys, policy: TlsPolicy) -> Rig {
 
 fn refused(rig: &Rig, options: Options) -> LinkError {
     let begun = Instant::now();
-    let options = Options { reconnect: ReconnectSettings::never(), ..options };
+    let options = options.with_reconnect(ReconnectSettings::never());
     let error = Association::connect(&address_of(rig.socket_address()), options).expect_err("refused");
     assert!(begun.elapsed() < SOON, "after {:?}: {error}", begun.elapsed());
     match error {
@@ -98,7 +98,7 @@ fn data_of_all_sizes_travels_with_both_cipher_suites_and_engines() {
             let rig = Rig::with(engine, &["ram:64M"], |config| keys.require(config, TlsPolicy::Required));
             for options in [with(key(hash, 1)), with(key(hash, 1)).with_digests()] {
                 let association =
-                    Association::connect(&address_of(rig.socket_address()), Options { lanes: 2, ..options })
+                    Association::connect(&address_of(rig.socket_address()), options.with_lanes(2))
                         .expect("connected");
                 let mut namespace = open(&association, 1);
                 for (round, length) in
@@ -350,8 +350,7 @@ fn an_association_that_was_up_outlives_a_target_without_its_key() {
         for policy in [TlsPolicy::Required, TlsPolicy::Off] {
             keys.write(&key(HashFunction::Sha256, 1));
             let mut rig = Rig::with(engine, &["file:4M"], |config| keys.require(config, TlsPolicy::Required));
-            let options =
-                Options { reconnect: ReconnectSettings::default(), ..with(key(HashFunction::Sha256, 1)) };
+            let options = with(key(HashFunction::Sha256, 1)).with_reconnect(ReconnectSettings::default());
             let association = rig.connect(options);
             let (mut namespace, events) = (open(&association, 1), association.events());
             namespace.write_at(&pattern(8192, 1), 0).expect("a write");
@@ -389,8 +388,8 @@ fn an_association_whose_key_was_removed_ends_by_its_time_limit() {
     let keys = Keys::new();
     let mut rig = rig(EngineKind::Epoll, &keys, TlsPolicy::Required);
     let give_up_after = Duration::from_millis(300);
-    let reconnect = ReconnectSettings { give_up_after: Some(give_up_after), ..ReconnectSettings::default() };
-    let association = rig.connect(Options { reconnect, ..with(key(HashFunction::Sha256, 1)) });
+    let reconnect = ReconnectSettings::default().with_give_up_after(Some(give_up_after));
+    let association = rig.connect(with(key(HashFunction::Sha256, 1)).with_reconnect(reconnect));
     let mut namespace = open(&association, 1);
     keys.write(&key(HashFunction::Sha256, 5));
     rig.stop();
@@ -410,7 +409,7 @@ fn a_large_set_of_lanes_reads_what_tls_left_in_a_socket() {
     const LANES: usize = 9;
     let keys = Keys::new();
     let rig = rig(EngineKind::Epoll, &keys, TlsPolicy::Required);
-    let options = Options { lanes: 9, ..with(key(HashFunction::Sha256, 1)) };
+    let options = with(key(HashFunction::Sha256, 1)).with_lanes(9);
     let association = Association::connect(&address_of(rig.socket_address()), options).expect("connected");
     let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
     let lanes = (0..LANES).map(|_| association.lane().expect("a lane")).collect();
@@ -520,11 +519,8 @@ fn a_target_that_ends_the_handshake_at_version_1_gets_version_0() {
     for engine in engines() {
         let mut rig = rig(engine, &keys, TlsPolicy::Required);
         let target = VersionZeroTarget::before(rig.socket_address());
-        let options = Options {
-            lanes: 3,
-            reconnect: ReconnectSettings::default(),
-            ..with(key(HashFunction::Sha256, 1))
-        };
+        let options =
+            with(key(HashFunction::Sha256, 1)).with_lanes(3).with_reconnect(ReconnectSettings::default());
         let association = Association::connect(&address_of(target.address), options).expect("connected");
         let mut namespace = open(&association, 1);
         namespace.write_at(&pattern(8192, 1), 0).expect("a write");

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use host::{LaneSet, Options, ZeroCopy};
+use host::{LaneSet, ZeroCopy};
 use linux::random::SplitMix64;
 use reactor::EngineKind;
 use subsystem::config::Threads;
@@ -50,7 +50,10 @@ fn what_is_sent_without_a_copy_is_what_was_meant() {
         {
             let rig = rig(engine, storage, ZeroCopy::From(64 << 10));
             let association = rig.connect(
-                Options { lanes: 2, depth: 8, digests: Digests::from_bits_retain(digests), ..options() }
+                options()
+                    .with_lanes(2)
+                    .with_depth(8)
+                    .with_only_digests(Digests::from_bits_retain(digests))
                     .tuned(|tuning| tuning.zero_copy = ZeroCopy::From(64 << 10)),
             );
             let namespace = association.namespace(ONE).expect("a namespace");

@@ -89,6 +89,7 @@ enum Agreed {
 
 /// Why a session has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Failure {
     /// The peer speaks something else.
     #[error("the peer does not speak TLS")]

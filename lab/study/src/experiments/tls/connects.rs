@@ -49,15 +49,13 @@ impl Protection {
     /// Options of a host with one lane that does not connect again.
     pub(super) fn options(self, keys: &Keys) -> Options {
         let authenticates = matches!(self, Self::Authenticated | Self::AuthenticatedTls | Self::Concatenated);
-        Options {
-            depth: 32,
-            credentials: authenticates.then(|| keys.credentials(Group::Ffdhe2048)),
-            tls: matches!(self, Self::Tls | Self::AuthenticatedTls).then(|| keys.tls()),
-            concat: self == Self::Concatenated,
-            connect_timeout: PATIENCE,
-            reconnect: ReconnectSettings::never(),
-            ..Options::default()
-        }
+        Options::default()
+            .with_depth(32)
+            .with_credentials(authenticates.then(|| keys.credentials(Group::Ffdhe2048)))
+            .with_tls(matches!(self, Self::Tls | Self::AuthenticatedTls).then(|| keys.tls()))
+            .with_concat(self == Self::Concatenated)
+            .with_connect_timeout(PATIENCE)
+            .with_reconnect(ReconnectSettings::never())
     }
 }
 
@@ -165,5 +163,5 @@ fn name(protection: Protection) -> String {
 /// Options of a lane that is measured beside others: with TLS, and authenticated.
 pub(super) fn healthy_options(keys: &Keys) -> Options {
     let credentials = Some(keys.credentials(Group::Ffdhe2048));
-    Options { credentials, tls: Some(keys.tls()), ..Options::default() }
+    Options::default().with_credentials(credentials).with_tls(Some(keys.tls()))
 }
