@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::command::{build_optimized, build_programs, program, run as run_command};
 use crate::step::{Step, run_one, run_steps};
-use crate::{check, clients, deny, deps, instructions, interop, sim, syscalls, torture};
+use crate::{check, clients, deny, deps, instructions, interop, sim, stranger, syscalls, torture};
 
 /// Options of `cargo xtask ci`.
 #[derive(clap::Args)]
@@ -25,6 +25,7 @@ const STEPS: &[Step] = &[
     Step::new("slow tests", 900, check::slow_tests),
     Step::new("programs", 60, || build_programs(&["nvlane", "nvlane-lab"])),
     Step::new("quickstart", 60, quickstart),
+    Step::new("stranger", 60, stranger::run),
     Step::new("system calls", 60, syscalls::run),
     // Most of its tests sleep.
     Step::new("clients", 180, || clients::run(&clients::Options::default())).beside(),

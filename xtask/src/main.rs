@@ -21,6 +21,7 @@ mod sim;
 mod soak;
 mod sources;
 mod step;
+mod stranger;
 mod syscalls;
 mod torture;
 mod trace;
@@ -68,6 +69,8 @@ enum Task {
     Mutants(mutants::Options),
     /// The unsafe crate under Miri (a nightly compiler), or memcheck
     Miri(miri::Options),
+    /// The examples of the host library in a project outside the workspace, against a target
+    Stranger,
     /// System calls of a target, compared with packaging/system-calls.txt
     Syscalls,
     /// Citations and paths in documents: each resolves; implemented sections of the wire reference are cited and
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Task::Coverage => coverage::run(),
         Task::Mutants(options) => mutants::run(&options),
         Task::Miri(options) => miri::run(&options),
+        Task::Stranger => stranger::run(),
         Task::Syscalls => syscalls::run(),
         Task::Trace(options) => trace::run(&options),
         Task::Circles => circles::run(),

@@ -145,6 +145,11 @@ pub use wire::sqe::Sqe;
 pub use wire::status::Status;
 pub use wire::uuid::Uuid;
 
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// The example of the developers' guide compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/guide/developers.md")]
