@@ -1,4 +1,4 @@
-//! The host of NVMe/TCP as state machines, and the commands that it sends: no sockets, clocks, threads or random numbers.
+//! The host of NVMe/TCP as state machines, and the commands that it sends: no sockets, clocks or threads.
 //!
 //! Programs use [`nvlane-host`](https://docs.rs/nvlane-host), which drives these machines by sockets and threads; a
 //! simulator drives the same ones in virtual time.

@@ -53,7 +53,7 @@
 //! Without a feature its keys and secrets are types that have no value, and options or targets that demand it end with
 //! [`Error::NotBuilt`] or [`LinkError::NotBuilt`]. Without `tls` no C is compiled.
 //!
-//! The state machines below are in `nvlane-host-core`, without sockets, clocks, threads or random numbers, so that a
+//! The state machines below are in `nvlane-host-core`, without sockets, clocks and threads, so that a
 //! simulator runs the same code.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
