@@ -17,6 +17,7 @@ mod interop;
 mod miri;
 mod mutants;
 mod product_bugs;
+mod public_api;
 mod sim;
 mod soak;
 mod sources;
@@ -71,6 +72,9 @@ enum Task {
     Miri(miri::Options),
     /// The examples of the host library in a project outside the workspace, against a target
     Stranger,
+    /// Public API of the host library and its core, compared with their listings; needs cargo-public-api and a nightly
+    /// compiler
+    PublicApi(public_api::Options),
     /// System calls of a target, compared with packaging/system-calls.txt
     Syscalls,
     /// Citations and paths in documents: each resolves; implemented sections of the wire reference are cited and
@@ -101,6 +105,7 @@ fn main() -> ExitCode {
         Task::Mutants(options) => mutants::run(&options),
         Task::Miri(options) => miri::run(&options),
         Task::Stranger => stranger::run(),
+        Task::PublicApi(options) => public_api::run(&options),
         Task::Syscalls => syscalls::run(),
         Task::Trace(options) => trace::run(&options),
         Task::Circles => circles::run(),

@@ -38,7 +38,7 @@ struct Generations {
 
 impl FlushEpoch {
     /// An epoch of a handle whose callers receive completions later than its lanes hand them out: it advances with
-    /// [`acknowledge`](Self::acknowledge).
+    /// [`receive`](Self::receive).
     #[must_use]
     pub fn acknowledged_by_handle() -> Self {
         Self { is_acknowledged_by_handle: true, ..Self::default() }

@@ -288,8 +288,7 @@ impl<B: DataBuffer> Lane<B> {
 
     /// Time of the last poll, ns since the association was made: the completion time of what it returned.
     #[inline]
-    #[must_use]
-    pub fn polled_ns(&self) -> u64 {
+    pub(crate) fn polled_ns(&self) -> u64 {
         self.polled_ns
     }
 

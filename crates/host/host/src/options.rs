@@ -209,7 +209,7 @@ impl Default for Tuning {
 /// One method for each option, with its name and type.
 macro_rules! setters {
     ($($method:ident: $field:ident as $type:ty,)*) => {$(
-        #[doc = concat!("With [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+        #[doc = concat!("With [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
         #[must_use]
         pub fn $method(mut self, $field: $type) -> Self {
             self.$field = $field.into();
