@@ -10,6 +10,7 @@ mod initialisation;
 mod key_value;
 mod memcached;
 mod nvm;
+mod prelude;
 mod queue_setup;
 mod reservation;
 mod resource;

@@ -6,6 +6,7 @@ pub(crate) mod case;
 mod completion;
 mod connection;
 mod discovery;
+mod prelude;
 mod read_data;
 mod setup;
 mod write_data;

@@ -1,23 +1,9 @@
 //! Section 8: admin commands.
 
-use std::time::{Duration, Instant};
+use wire::feature::{GetFeatures, SetFeatures};
+use wire::id::Csi;
 
-use peer::finding::{About, Check, Finding, holds};
-use peer::queue::{Move, Queue, Step, expect_status};
-use peer::raw_host::{ENTRIES, identify};
-use wire::feature::{Fid, GetFeatures, SetFeatures};
-use wire::id::{Csi, Nsid, Qid};
-use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
-use wire::log::{GetLogPage, Lid};
-use wire::opcode::AdminOpcode;
-use wire::pdu::Digests;
-use wire::sgl::Sgl;
-use wire::sqe::Sqe;
-use wire::status::Status;
-
-use crate::row::{row, slow_row};
-use crate::rows::TargetRow;
-use crate::target::Target;
+use super::prelude::*;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("M1", identifies),

@@ -3,27 +3,14 @@
 //! A target that requires authentication must answer invalid messages with AUTH_Failure1 and grant no access; one that
 //! does not must refuse the same messages.
 
-use peer::finding::{About, Check, Finding, differs, holds, skipped};
-use peer::queue::{Move, Queue, expect_status};
-use peer::raw_host::ENTRIES;
-use wire::fabrics::{AuthenticationCommand, ConnectData, ConnectResult};
-use wire::id::{Cntlid, Nsid};
-use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
-use wire::nqn::Nqn;
-use wire::pdu::Digests;
-use wire::property::Property;
-use wire::sqe::Sqe;
-use wire::status::Status;
-use zerocopy::IntoBytes;
+use wire::fabrics::AuthenticationCommand;
 
-use crate::row::row;
-use crate::rows::TargetRow;
+use super::prelude::*;
 use crate::rows::authentication_messages::{
     AUTH_FAILURE, CHALLENGE, Challenge, FFDHE_2048, FFDHE_8192, Negotiate, Reply, SUCCESS, common,
     decremented,
 };
 use crate::rows::queue_setup::discovery;
-use crate::target::Target;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("A1", before),

@@ -1,26 +1,11 @@
 //! Section 3: command capsules and their data pointers.
 
 use linux::random::SplitMix64;
-use peer::finding::{About, Check, Finding, differs, holds, skipped};
-use peer::link::{Got, term, term_at};
-use peer::pdu::{Draft, in_capsule};
-use peer::queue::{Answer, Move, Queue, Step, expect_status};
-use peer::raw_host::{enable, enabled, identify, wait_ready};
 use wire::U64;
-use wire::fabrics::{Disconnect, PropertyGet};
-use wire::id::Nsid;
-use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
-use wire::opcode::{AdminOpcode, NvmOpcode};
-use wire::pdu::Digests;
-use wire::property::{Property, PropertySize};
-use wire::sgl::Sgl;
-use wire::sqe::{Sqe, SqeFlags};
-use wire::status::Status;
+use wire::sqe::SqeFlags;
 
-use crate::row::row;
-use crate::rows::TargetRow;
+use super::prelude::*;
 use crate::rows::common_header::expect_term_req;
-use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("C1", no_length),

@@ -1,23 +1,8 @@
 //! Section 1: the eight-byte common header of every PDU.
 
-use std::time::Duration;
-
-use peer::finding::{About, Check, Finding, differs, holds, skipped};
-use peer::link::{Got, Link, Term, term, term_at};
-use peer::pdu::{Draft, Form, in_capsule};
-use peer::queue::{Move, Step};
 use peer::trial;
-use wire::id::Nsid;
-use wire::opcode::NvmOpcode;
-use wire::pdu::{DataAlignment, Digests, FatalErrorStatus, IcReq, TermReq};
-use wire::property::Property;
-use wire::sgl::Sgl;
-use wire::sqe::Sqe;
-use zerocopy::IntoBytes;
 
-use crate::row::row;
-use crate::rows::TargetRow;
-use crate::target::Target;
+use super::prelude::*;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("P1", first_bytes),

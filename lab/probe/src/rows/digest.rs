@@ -1,20 +1,9 @@
 //! Section 5: wrong digests, and digests in the wrong place.
 
-use peer::finding::{About, Check, holds, skipped};
-use peer::link::{term, term_at};
-use peer::pdu::{Draft, in_capsule};
-use peer::queue::{Move, Queue, Step, expect_status};
 use wire::digest::header_digest;
-use wire::pdu::{DataAlignment, Digests, FatalErrorStatus, IcReq, TermReq};
-use wire::property::Property;
-use wire::sqe::Sqe;
-use wire::status::Status;
-use zerocopy::IntoBytes;
 
-use crate::row::row;
-use crate::rows::TargetRow;
+use super::prelude::*;
 use crate::rows::common_header::expect_term_req;
-use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("G1", wrong_header),

@@ -1,21 +1,7 @@
 //! Section 2: the handshake, and other PDUs in its place.
 
-use std::time::{Duration, Instant};
-
-use peer::finding::{About, Check, differs, holds};
-use peer::link::{Got, term, term_at};
-use peer::pdu::{Draft, Form};
-use peer::queue::Queue;
-use peer::raw_host::{enable, identify};
-use wire::pdu::{DataAlignment, Digests, IcReq};
-use wire::property::Property;
-use wire::sqe::Sqe;
-use zerocopy::IntoBytes;
-
-use crate::row::{row, slow_row};
-use crate::rows::TargetRow;
+use super::prelude::*;
 use crate::rows::common_header::expect_term_req;
-use crate::target::Target;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("I1", twice),

@@ -1,25 +1,14 @@
 //! Section 10: key-value commands.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
 
-use peer::finding::{About, Check, differs, holds, skipped};
-use peer::queue::{Answer, Move, Queue, expect_status};
-use peer::raw_host::Association;
 use wire::identify::command_set::KvNamespace;
-use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
 use wire::kv::{Key, KeyList, KvCommand, RetrieveOptions, StoreOptions};
 use wire::opcode::KvOpcode;
-use wire::pdu::Digests;
-use wire::sgl::Sgl;
-use wire::sqe::Sqe;
-use wire::status::Status;
-use zerocopy::FromBytes;
 
-use crate::row::row;
-use crate::rows::TargetRow;
+use super::prelude::*;
 use crate::rows::memcached::connect;
-use crate::target::{Store, Target};
+use crate::target::Store;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("K1", key_lengths),

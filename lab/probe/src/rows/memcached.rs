@@ -4,18 +4,11 @@ mod binary;
 
 use std::io::Write;
 use std::net::UdpSocket;
-use std::time::{Duration, Instant};
 
-use peer::finding::{About, Check, Finding, differs, holds, skipped};
-use peer::link::{term, term_at};
 use peer::memcached::{After, Client};
-use wire::pdu::{DataAlignment, Digests, IcReq};
-use zerocopy::IntoBytes;
 
-use crate::row::{row, slow_row};
-use crate::rows::TargetRow;
+use super::prelude::*;
 use crate::rows::common_header::expect_term_req;
-use crate::target::Target;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("E1", odd_lengths),

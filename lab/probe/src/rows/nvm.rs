@@ -1,22 +1,12 @@
 //! Section 9: block commands.
 
-use peer::finding::{About, Check, differs, holds, skipped};
-use peer::queue::{Move, Queue, Step, expect_status};
-use peer::raw_host::{Association, identify};
-use wire::id::Nsid;
-use wire::identify::Cns;
-use wire::identify::capabilities::{Fuses, Oncs};
+use wire::identify::capabilities::Fuses;
 use wire::identify::lists::read_nsid_list;
 use wire::nvm::{CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes, DsmRange};
-use wire::pdu::Digests;
-use wire::sqe::{Fuse, Sqe};
-use wire::status::Status;
-use zerocopy::IntoBytes;
+use wire::sqe::Fuse;
 
-use crate::row::row;
-use crate::rows::TargetRow;
+use super::prelude::*;
 use crate::rows::reservation;
-use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("N1", ends),

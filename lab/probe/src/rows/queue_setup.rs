@@ -1,32 +1,14 @@
 //! Section 7: Connect, queues, properties, discovery.
 
-use std::time::{Duration, Instant};
-
-use peer::finding::{About, Check, Finding, differs, holds, skipped};
-use peer::link::Got;
-use peer::pdu::in_capsule;
-use peer::queue::{Answer, Move, Queue, Step, expect_status};
-use peer::raw_host::{ENTRIES, enable, enabled, identify, property, set_queues, wait_ready};
-use wire::discovery::{DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryLog};
-use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, Disconnect, PropertyGet, PropertySet};
-use wire::feature::{Fid, NumberOfQueues};
-use wire::id::{Cntlid, Nsid, Qid};
+use peer::raw_host::property;
+use wire::discovery::{DISCOVERY_RECORD_BYTES, DiscoveryLog};
+use wire::fabrics::{ConnectCommand, PropertySet};
+use wire::feature::NumberOfQueues;
 use wire::identify::namespace::IdentifyNamespace;
-use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
-use wire::log::{GetLogPage, Lid};
-use wire::nqn::{HostId, Nqn};
-use wire::opcode::AdminOpcode;
-use wire::pdu::Digests;
-use wire::property::{Property, PropertySize, ShutdownNotification};
-use wire::sgl::Sgl;
-use wire::sqe::Sqe;
-use wire::status::Status;
-use wire::uuid::Uuid;
-use zerocopy::{FromBytes, IntoBytes};
+use wire::property::ShutdownNotification;
 
-use crate::row::row;
-use crate::rows::TargetRow;
-use crate::target::{Target, expect_parameter};
+use super::prelude::*;
+use crate::target::expect_parameter;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("Q1", data_lengths),

@@ -1,25 +1,14 @@
 //! Section 11: reservations, and I/O under them (N11). A target without reservations must support none of their
 //! commands.
 
-use peer::finding::{About, Check, differs, holds, skipped};
-use peer::queue::{Answer, Move, Queue, Step, expect_status};
 use peer::raw_host::RawHost;
-use wire::id::Nsid;
-use wire::identify::capabilities::Oncs;
-use wire::nqn::{HostId, Nqn};
-use wire::pdu::Digests;
 use wire::reservation::{
     AcquireAction, AcquireCommand, AcquireData, RegisterAction, RegisterCommand, RegisterData, ReleaseAction,
     ReleaseCommand, ReleaseData, Report, ReportCommand, ReservationType,
 };
-use wire::sqe::Sqe;
-use wire::status::Status;
-use wire::uuid::Uuid;
-use zerocopy::IntoBytes;
 
-use crate::row::row;
-use crate::rows::TargetRow;
-use crate::target::{Disk, Settings, Target};
+use super::prelude::*;
+use crate::target::Settings;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("V1", registrants),

@@ -1,24 +1,6 @@
 //! Section 12: inputs that exhaust resources of a target, and its limits against them.
 
-use std::time::{Duration, Instant};
-
-use peer::finding::{About, Check, Finding, differs, holds, skipped};
-use peer::link::{Got, Link};
-use peer::pdu::{Draft, in_capsule};
-use peer::queue::{Move, Queue, Step, expect_status};
-use peer::raw_host::{ENTRIES, set_queues};
-use wire::fabrics::ConnectResult;
-use wire::id::Cntlid;
-use wire::pdu::Digests;
-use wire::property::Property;
-use wire::sgl::Sgl;
-use wire::sqe::Sqe;
-use wire::status::Status;
-use zerocopy::IntoBytes;
-
-use crate::row::{row, slow_row};
-use crate::rows::TargetRow;
-use crate::target::Target;
+use super::prelude::*;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("R1", idle_connections),

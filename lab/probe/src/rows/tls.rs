@@ -1,21 +1,14 @@
 //! Section 13: TLS, as far as a host without keys can test it. A port without TLS must close each of these connections
 //! as soon as it sees that they are not NVMe; one with TLS must refuse the handshake.
 
-use std::time::{Duration, Instant};
+use wire::discovery::SecureChannel;
 
-use peer::finding::{About, Check, Finding, holds};
-use wire::discovery::{DiscoveryEntry, SecureChannel};
-use wire::pdu::{DataAlignment, Digests, IcReq, PduType};
-use zerocopy::IntoBytes;
-
+use super::prelude::*;
 use crate::client_hello::{
     ALERT, APPLICATION_DATA, CHANGE_CIPHER_SPEC, HANDSHAKE, Hello, Refusal, answer, record, refusal, refused,
     refused_at_end,
 };
-use crate::row::{row, slow_row};
-use crate::rows::TargetRow;
 use crate::rows::queue_setup::own_entries;
-use crate::target::Target;
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("T1", other_protocol),

@@ -3,23 +3,12 @@
 //!
 //! What the probe cannot do: encrypt messages that a host does not send, such as a ClientHello within the session.
 
-use std::time::Duration;
-
-use peer::finding::{About, Check, Finding, differs, holds, skipped};
-use peer::pdu::{Form, in_capsule};
 use security::tls::HostKeys;
-use wire::fabrics::{ConnectData, ConnectResult};
-use wire::id::Cntlid;
-use wire::nqn::Nqn;
-use wire::pdu::{CapsuleResp, DataAlignment, Digests, IC_BYTES, IcReq, PduType};
-use wire::status::Status;
-use zerocopy::{FromBytes, IntoBytes};
+use wire::pdu::{CapsuleResp, IC_BYTES};
 
+use super::prelude::*;
 use super::tls::others_get_in;
 use crate::client_hello::{ALERT, APPLICATION_DATA, HANDSHAKE, is_refused_by_tls};
-use crate::row::row;
-use crate::rows::TargetRow;
-use crate::target::Target;
 use crate::tls_link::{Next, TlsLink};
 
 pub(super) const ROWS: &[TargetRow] = &[

@@ -1,24 +1,10 @@
 //! Section 4: R2T and H2CData.
 
-use std::time::Duration;
-
-use peer::finding::{About, Check, differs, holds, skipped};
 use peer::link::Window;
-use peer::link::{Got, Term, term, term_at};
-use peer::pdu::{Draft, Form};
-use peer::queue::{Move, Queue, Step, expect_status};
-use peer::raw_host::Association;
 use wire::admin::AbortResult;
-use wire::id::Qid;
-use wire::pdu::Digests;
-use wire::sgl::Sgl;
-use wire::sqe::Sqe;
-use wire::status::Status;
 
-use crate::row::row;
-use crate::rows::TargetRow;
+use super::prelude::*;
 use crate::rows::common_header::expect_term_req;
-use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[TargetRow] = &[
     row("D1", tag_beyond),

@@ -2,16 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use peer::finding::{Check, holds};
-use peer::session::{Event, Then};
-use wire::identify::Cns;
 use wire::identify::capabilities::{Anacap, Cmic};
-use wire::log::{GetLogPage, Lid};
-use wire::opcode::AdminOpcode;
-use wire::status::Status;
-use zerocopy::IntoBytes;
 
-use super::case::{Case, Right, answer, answer_log, case, is_identify};
+use super::case::{answer, is_identify};
+use super::prelude::*;
 
 /// Event: the ANA state has changed, log page 0Ch.
 const CHANGED: u64 = 0x000C_0302;

@@ -2,14 +2,9 @@
 
 use std::sync::Mutex;
 
-use peer::finding::{Check, holds};
-use peer::session::{Event, Then};
 use wire::fabrics::ConnectResult;
-use wire::opcode::{AdminOpcode, FabricsType};
-use wire::sgl::DataPointer;
-use wire::status::Status;
 
-use super::case::{Case, Right, case};
+use super::prelude::*;
 
 /// Message ids of the host.
 const REPLY: [u8; 2] = [1, 2];

@@ -1,14 +1,8 @@
 //! Completions that are wrong, late or missing; asynchronous events without end.
 
-use peer::finding::{Check, differs, holds};
-use peer::link::{Term, term, term_at};
-use peer::pdu::Draft;
-use peer::session::{Event, Then};
 use wire::cqe::Cqe;
-use wire::opcode::{AdminOpcode, NvmOpcode};
-use wire::status::Status;
 
-use super::case::{Case, Right, at_io, case, length_of, to_read, to_write};
+use super::prelude::*;
 
 pub(super) fn completions() -> Check<Vec<Case>> {
     const RIGHT: &[Term] = &[term(2)];

@@ -1,14 +1,8 @@
 //! Faults of handshakes, TermReqs and closed connections.
 
-use peer::fake_target::Fault;
-use peer::finding::{Check, differs};
-use peer::pdu::Draft;
-use peer::session::{Event, Session, Then};
-use wire::opcode::NvmOpcode;
-use wire::pdu::{DataAlignment, FatalErrorStatus, IcResp, PduFlags, TermReq};
-use zerocopy::IntoBytes;
+use wire::pdu::{DataAlignment, FatalErrorStatus, IcResp, TermReq};
 
-use super::case::{Case, Right, at_io, case, length_of};
+use super::prelude::*;
 
 pub(super) fn ic_resp() -> Check<Vec<Case>> {
     let wrong = |name: &str, change: fn(&mut Vec<u8>)| {

@@ -1,14 +1,8 @@
 //! Discovery logs, and text from the target that a terminal must not interpret.
 
-use peer::finding::{Check, holds};
-use peer::session::{Event, Session, Then};
 use wire::discovery::{DiscoveryEntry, DiscoveryHeader};
-use wire::identify::Cns;
-use wire::log::{GetLogPage, Lid};
-use wire::opcode::AdminOpcode;
-use zerocopy::IntoBytes;
 
-use super::case::{Case, Right, answer_log, case, with_page};
+use super::prelude::*;
 
 /// Answers each read of the discovery log from a log built for it.
 fn with_log(name: &str, make: impl Fn(&Session<'_>, u64) -> Vec<u8> + Send + Sync + 'static) -> Case {

@@ -1,15 +1,9 @@
 //! C2HData that does not fit its read.
 
-use peer::finding::Check;
-use peer::link::{Term, term, term_at};
-use peer::pdu::Draft;
-use peer::session::{Session, Then};
-use wire::opcode::NvmOpcode;
-use wire::pdu::{Digests, PduFlags};
-use wire::sqe::Sqe;
-use wire::status::Status;
+use wire::pdu::Digests;
 
-use super::case::{Case, Right, at_io, length_of, to_io, to_read, to_write};
+use super::case::to_io;
+use super::prelude::*;
 
 pub(super) fn header_length() -> Check<Vec<Case>> {
     const RIGHT: &[Term] = &[term_at(1, 2)];

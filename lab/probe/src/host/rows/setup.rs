@@ -1,17 +1,10 @@
 //! Admin commands of the controller start-up that fail or return impossible values.
 
-use peer::fake_target::Fault;
-use peer::finding::Check;
-use peer::session::{Event, Session, Then};
 use wire::fabrics::ConnectCommand;
 use wire::id::Nsid;
-use wire::identify::Cns;
 use wire::identify::namespace::{Flbas, IdentifyNamespace};
-use wire::opcode::{AdminOpcode, FabricsType};
-use wire::status::Status;
-use zerocopy::IntoBytes;
 
-use super::case::{Case, Right, case, with_page};
+use super::prelude::*;
 
 pub(super) fn identify() -> Check<Vec<Case>> {
     let of_controller = |name: &str, change: fn(&mut [u8])| {

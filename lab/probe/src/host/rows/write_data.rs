@@ -1,15 +1,9 @@
 //! R2Ts that do not fit their write.
 
-use peer::finding::{Check, differs, holds};
-use peer::link::{Term, term, term_at};
-use peer::pdu::Draft;
-use peer::session::{Event, Session, Then};
 use peer::target_end::IN_CAPSULE_BYTES;
-use wire::opcode::NvmOpcode;
-use wire::sgl::DataPointer;
-use wire::sqe::Sqe;
 
-use super::case::{Case, Right, asked_write, at_io, case, length_of, to_read, to_write};
+use super::case::asked_write;
+use super::prelude::*;
 
 fn r2t(session: &mut Session<'_>, sqe: &Sqe, offset: u32, length: u32) {
     session.send(&Draft::r2t(session.form(), sqe.cid.get(), 0x1234, offset, length).seal());
