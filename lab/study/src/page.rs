@@ -7,16 +7,14 @@ mod cells;
 mod numbers;
 mod table;
 
-use std::fmt::Write;
-
 pub use absent::Absent;
 pub use all::All;
 
-use load::environment::Environment;
+use maud::{Markup, PreEscaped, html};
 
 use crate::experiment::{Claim, Lacking};
 use crate::figure::Figure;
-use crate::format::{bytes, escape, micros, quantity};
+use crate::format::{bytes, micros, quantity};
 use crate::results::Study;
 use crate::svg::{self, COLOURS, PLOT};
 use crate::two_machines::TargetMachine;
@@ -27,15 +25,16 @@ const STYLE: &str = include_str!("page.css");
 /// The page of one experiment.
 #[must_use]
 pub fn render(study: &Study) -> String {
-    let mut page = begin(&format!("nvlane study {}", study.about.name));
-    header(&mut page, study);
-    claims(&mut page, study);
-    figures(&mut page, &study.figures, 2);
-    cells::write_chosen(&mut page, study);
-    numbers::write(&mut page, study, 2);
-    cells::write(&mut page, study);
-    repeat(&mut page, study);
-    end(page)
+    let body = html! {
+        (header(study))
+        (claims(study))
+        (figures(&study.figures, 2))
+        (cells::chosen(study))
+        (numbers::section(study, 2))
+        (cells::section(study))
+        (repeat(study))
+    };
+    page(&format!("nvlane study {}", study.about.name), &body)
 }
 
 /// The page of all experiments.
@@ -44,56 +43,51 @@ pub fn render_all(all: &All) -> String {
     all::render(all)
 }
 
-fn begin(title: &str) -> String {
-    let mut page = String::with_capacity(64 << 10);
-    let _ = write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{}</title>\n<style>\n{COLOURS}{PLOT}{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        escape(title)
-    );
-    page
+/// A page with its styles.
+fn page(title: &str, body: &Markup) -> String {
+    let page = html! {
+        (PreEscaped("<!doctype html>"))
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped([COLOURS, PLOT, STYLE].concat())) }
+            }
+            body { main { (body) } }
+        }
+    };
+    page.into_string()
 }
 
-fn end(mut page: String) -> String {
-    page.push_str("</main>\n</body>\n</html>\n");
-    page
-}
-
-fn header(page: &mut String, study: &Study) {
+fn header(study: &Study) -> Markup {
     let about = &study.about;
-    let _ = writeln!(
-        page,
-        "<header>\n<p class=\"eyebrow\">nvlane study {}</p>\n<h1>{}</h1>\n<p class=\"method\">{}</p>",
-        about.name,
-        escape(about.title),
-        escape(about.method)
-    );
     let mut facts = facts(study);
     facts.extend(cores(study));
     facts.push(rounds_in_words(study));
     facts.push(discarded(study));
-    chips(page, &facts, &["results.json", "results.csv"]);
-    for conditions in study.only_here.iter().chain(&study.conditions) {
-        let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
-    }
-    needs(page, &lacking(study));
-    if let Some(machine) = &study.target_machine {
-        for line in machine.lines(&study.environment) {
-            let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&line));
+    let is_moving = !study.settings.is_quick && !study.measured.is_stable;
+    html! {
+        header {
+            p.eyebrow { "nvlane study " (about.name) }
+            h1 { (about.title) }
+            p.method { (about.method) }
+            (chips(&facts, &["results.json", "results.csv"]))
+            (small(study.only_here.iter().chain(&study.conditions)))
+            (needs(&lacking(study)))
+            @if let Some(machine) = &study.target_machine { (small(&machine.lines(&study.environment))) }
+            @if let Some(disturbance) = study.disturbance() { p.warning { (disturbance) " " (CALM) } }
+            (warnings(study))
+            @if is_moving {
+                p.warning { "The medians were not stable at the end: something else was at work on this machine." }
+            }
         }
     }
-    if let Some(disturbance) = study.disturbance() {
-        let _ = writeln!(page, "<p class=\"warning\">{} {CALM}</p>", escape(&disturbance));
-    }
-    warnings(page, study);
-    if !study.settings.is_quick && !study.measured.is_stable {
-        page.push_str(
-            "<p class=\"warning\">The medians were not stable at the end: something else was at work on this machine.</p>\n",
-        );
-    }
-    page.push_str("</header>\n");
+}
+
+/// Remarks in small type, one below the other.
+fn small<'a>(lines: impl IntoIterator<Item = &'a String>) -> Markup {
+    html! { @for line in lines { p.small { (line) } } }
 }
 
 /// Missing measurements, a line each.
@@ -101,16 +95,14 @@ fn lacking(study: &Study) -> Vec<String> {
     study.lacking.iter().map(Lacking::line).collect()
 }
 
-/// Writes the missing measurements, and their requirements.
-fn needs(page: &mut String, lines: &[String]) {
-    if lines.is_empty() {
-        return;
+/// The missing measurements and their requirements.
+fn needs(lines: &[String]) -> Markup {
+    html! {
+        @if !lines.is_empty() {
+            p.small { "Not measured here:" }
+            ul.needs { @for line in lines { li { (line) } } }
+        }
     }
-    page.push_str("<p class=\"small\">Not measured here:</p>\n<ul class=\"needs\">");
-    for line in lines {
-        let _ = write!(page, "<li>{}</li>", escape(line));
-    }
-    page.push_str("</ul>\n");
 }
 
 /// The remark on figures from an emulated machine.
@@ -160,15 +152,13 @@ fn discarded(study: &Study) -> String {
 }
 
 /// Facts in a row, and links to the data.
-fn chips(page: &mut String, facts: &[String], links: &[&str]) {
-    page.push_str("<ul class=\"facts\">");
-    for fact in facts.iter().filter(|fact| !fact.is_empty()) {
-        let _ = write!(page, "<li>{}</li>", escape(fact));
+fn chips(facts: &[String], links: &[&str]) -> Markup {
+    html! {
+        ul.facts {
+            @for fact in facts.iter().filter(|fact| !fact.is_empty()) { li { (fact) } }
+            @for link in links { li { a href=(link) { (link) } } }
+        }
     }
-    for link in links {
-        let _ = write!(page, "<li><a href=\"{link}\">{link}</a></li>");
-    }
-    page.push_str("</ul>\n");
 }
 
 /// The number of rounds, and whether the medians are stable.
@@ -186,93 +176,84 @@ pub(crate) fn rounds_in_words(study: &Study) -> String {
 }
 
 /// Warnings at the top of the page: limits of the numbers.
-fn warnings(page: &mut String, study: &Study) {
-    let mut warnings = Vec::new();
-    if study.is_emulated() {
-        warnings.push(EMULATED);
-    }
-    if study.settings.host_core.is_none() {
-        warnings.push("Host and target shared one core: speeds mean little.");
-    }
-    if study.settings.is_quick {
-        warnings.push(
-            "A quick look: short measurements and few rounds. Run it without --quick for numbers to quote.",
-        );
-    }
-    for warning in warnings {
-        let _ = writeln!(page, "<p class=\"warning\">{warning}</p>");
+fn warnings(study: &Study) -> Markup {
+    html! {
+        @if study.is_emulated() { p.warning { (EMULATED) } }
+        @if study.settings.host_core.is_none() {
+            p.warning { "Host and target shared one core: speeds mean little." }
+        }
+        @if study.settings.is_quick {
+            p.warning {
+                "A quick look: short measurements and few rounds. Run it without --quick for numbers to quote."
+            }
+        }
     }
 }
 
-fn claims(page: &mut String, study: &Study) {
-    if study.about.claims.is_empty() {
-        return;
-    }
-    page.push_str("<section class=\"claims\">\n");
-    for Claim { source, says, number: theirs, ours } in study.about.claims {
-        let _ = write!(
-            page,
-            "<div class=\"claim\"><div class=\"theirs\"><p class=\"who\">{}</p><div class=\"big\">{}</div>\
-             <p class=\"small\">{}</p></div><div><p class=\"who\">{}</p>",
-            escape(source),
-            escape(theirs),
-            escape(says),
-            if study.target_machine.is_some() { "These two machines" } else { "This machine" }
-        );
-        match study.headline.iter().find(|headline| headline.key == *ours) {
-            Some(headline) => {
-                let _ = write!(
-                    page,
-                    "<div class=\"big\">{}</div><p class=\"small\">{} {}</p>",
-                    quantity(&headline.key, headline.value),
-                    escape(&words(&headline.key)),
-                    headline.bar.map_or("", |bar| numbers::verdict(
-                        Some(headline.value),
-                        headline.interval,
-                        bar
-                    ))
-                );
-            }
+fn claims(study: &Study) -> Markup {
+    let here = if study.target_machine.is_some() { "These two machines" } else { "This machine" };
+    let claim = |Claim { source, says, number, ours }: &Claim| {
+        let headline = study.headline.iter().find(|headline| headline.key == *ours);
+        let (value, why) = match headline {
+            Some(headline) => (quantity(&headline.key, headline.value), words(&headline.key) + " "),
             None if study.unmeasured.iter().any(|none| none.key == *ours) => {
-                page.push_str("<div class=\"big\">n/a</div><p class=\"small\">not measured: the machine was disturbed</p>");
+                ("n/a".to_owned(), "not measured: the machine was disturbed".to_owned())
             }
-            None => page.push_str("<div class=\"big\">–</div><p class=\"small\">not measured</p>"),
+            None => ("–".to_owned(), "not measured".to_owned()),
+        };
+        html! {
+            div.claim {
+                div.theirs { p.who { (source) } div.big { (number) } p.small { (says) } }
+                div {
+                    p.who { (here) }
+                    div.big { (value) }
+                    p.small { (why) (headline.map_or_else(Markup::default, numbers::verdict_of)) }
+                }
+            }
         }
-        page.push_str("</div></div>\n");
+    };
+    html! {
+        @if !study.about.claims.is_empty() {
+            section.claims { @for one in study.about.claims { (claim(one)) } }
+        }
     }
-    page.push_str("</section>\n");
 }
 
 /// Figures whose titles are headings of this level.
-fn figures(page: &mut String, figures: &[Figure], level: u8) {
-    if figures.is_empty() {
-        return;
+fn figures(figures: &[Figure], level: u8) -> Markup {
+    html! {
+        @if !figures.is_empty() {
+            section.figures { @for one in figures { (figure(one, level)) } }
+        }
     }
-    page.push_str("<section class=\"figures\">\n");
-    for Figure { title, note, plot } in figures {
-        let _ = writeln!(
-            page,
-            "<figure>\n<h{level}>{}</h{level}>\n{}\n<figcaption>{}</figcaption>\n</figure>",
-            escape(title),
-            svg::draw(plot),
-            escape(note)
-        );
-    }
-    page.push_str("</section>\n");
 }
 
-fn repeat(page: &mut String, study: &Study) {
-    let Environment { command_line, .. } = &study.environment;
-    let _ = writeln!(
-        page,
-        "<section>\n<h2>Measure it yourself</h2>\n<pre>{}</pre>\n<p class=\"small\">The numbers of every round: \
-             <a href=\"results.json\">results.json</a>, <a href=\"results.csv\">results.csv</a>.</p>\n<dl>",
-        escape(command_line)
-    );
-    for (name, value) in environment(study) {
-        let _ = writeln!(page, "<dt>{name}</dt><dd>{}</dd>", escape(&value));
+fn figure(figure: &Figure, level: u8) -> Markup {
+    let title = html! { (figure.title) };
+    html! {
+        figure { (heading(level, &title)) (svg::draw(&figure.plot)) figcaption { (figure.note) } }
     }
-    page.push_str("</dl>\n</section>\n");
+}
+
+/// A heading of this level.
+fn heading(level: u8, text: &Markup) -> Markup {
+    html! {
+        @match level { 2 => { h2 { (text) } }, 3 => { h3 { (text) } }, 4 => { h4 { (text) } }, _ => { h5 { (text) } } }
+    }
+}
+
+fn repeat(study: &Study) -> Markup {
+    html! {
+        section {
+            h2 { "Measure it yourself" }
+            pre { (study.environment.command_line) }
+            p.small {
+                "The numbers of every round: " a href="results.json" { "results.json" } ", "
+                a href="results.csv" { "results.csv" } "."
+            }
+            dl { @for (name, value) in environment(study) { dt { (name) } dd { (value) } } }
+        }
+    }
 }
 
 /// Machine and settings of the run, by name.
@@ -327,7 +308,7 @@ mod tests {
 
     /// The tags of a page that are not closed, in the order in which they were opened.
     pub(super) fn unclosed(page: &str) -> Vec<&str> {
-        const EMPTY: [&str; 7] = ["meta", "br", "line", "circle", "rect", "polygon", "polyline"];
+        const EMPTY: [&str; 2] = ["meta", "br"];
         let mut open = Vec::new();
         for tag in page.split('<').skip(1) {
             let name = tag.split([' ', '>', '/', '\n']).find(|name| !name.is_empty()).unwrap();
@@ -436,6 +417,7 @@ mod tests {
         let (_, body) = page.split_once("</style>").unwrap();
         let (before, _) = body.split_once("<svg").unwrap();
         let (_, after) = body.rsplit_once("</svg>").unwrap();
-        insta::assert_snapshot!(format!("{before}<svg…</svg>{after}"));
+        // One element per line, for readability.
+        insta::assert_snapshot!(format!("{before}<svg…</svg>{after}").replace("><", ">\n<"));
     }
 }

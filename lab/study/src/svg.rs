@@ -15,8 +15,9 @@ mod stacks;
 
 use std::fmt::Write;
 
-use crate::figure::{Across, Axis, Figure, Mark, Plot, Point, Scale, Series};
-use crate::format::escape;
+use maud::{Markup, PreEscaped, html};
+
+use crate::figure::{Across, Axis, Figure, Plot, Point, Scale, Series};
 use axis::Ruler;
 use names::Names;
 
@@ -81,31 +82,30 @@ impl Sheet {
 #[must_use]
 pub fn file(figure: &Figure) -> String {
     let sheet = Sheet::of(&figure.plot, WIDE);
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"-16 -14 {} {}\">\n<title>{}</title>\n\
-         <style>\n{COLOURS}{PLOT}</style>\n\
-         <rect x=\"-16\" y=\"-14\" width=\"100%\" height=\"100%\" rx=\"12\" style=\"fill: var(--card)\"/>\n{}\n</svg>\n",
-        sheet.width + 32.0,
-        sheet.height() + 28.0,
-        escape(&figure.title),
-        body(&figure.plot, &sheet)
-    )
+    let view = format!("-16 -14 {} {}", sheet.width + 32.0, sheet.height() + 28.0);
+    let drawing = html! {
+        svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox=(view) {
+            title { (figure.title) }
+            style { (PreEscaped([COLOURS, PLOT].concat())) }
+            rect x="-16" y="-14" width="100%" height="100%" rx="12" style="fill: var(--card)" {}
+            (body(&figure.plot, &sheet))
+        }
+    };
+    drawing.into_string()
 }
 
 /// A plot for a page that has the styles: one drawing for wide screens, one for narrow ones.
-pub(crate) fn draw(plot: &Plot) -> String {
-    let mut both = String::new();
-    for (class, width) in [("wide", WIDE), ("narrow", NARROW)] {
+pub(crate) fn draw(plot: &Plot) -> Markup {
+    let drawing = |class: &str, width: f64| {
         let sheet = Sheet::of(plot, width);
-        let _ = write!(
-            both,
-            r#"<svg class="plot {class}" viewBox="0 0 {width} {}" role="img" aria-label="{}">{}</svg>"#,
-            sheet.height(),
-            escape(&in_words(plot)),
-            body(plot, &sheet)
-        );
-    }
-    both
+        let view = format!("0 0 {width} {}", sheet.height());
+        html! {
+            svg class={ "plot " (class) } viewBox=(view) role="img" aria-label=(in_words(plot)) {
+                (body(plot, &sheet))
+            }
+        }
+    };
+    html! { (drawing("wide", WIDE)) (drawing("narrow", NARROW)) }
 }
 
 /// The plot as text, for screen readers: its quantities, and of each series the first and last value, or over names every value.
@@ -143,48 +143,55 @@ fn in_words(plot: &Plot) -> String {
     words
 }
 
-fn body(plot: &Plot, sheet: &Sheet) -> String {
+/// A place, with one decimal.
+fn px(place: f64) -> String {
+    format!("{place:.1}")
+}
+
+/// Text whose middle is at a place.
+fn centred(class: &str, (x, y): (f64, f64), text: &str) -> Markup {
+    html! { text class=(class) x=(px(x)) y=(px(y)) text-anchor="middle" { (text) } }
+}
+
+/// A line along an axis: horizontal from one place to another, or vertical.
+fn horizontal(class: &str, (from, to): (f64, f64), y: f64) -> Markup {
+    html! { line class=(class) x1=(px(from)) x2=(px(to)) y1=(px(y)) y2=(px(y)) {} }
+}
+
+fn vertical_line(class: &str, x: f64, (from, to): (f64, f64)) -> Markup {
+    html! { line class=(class) x1=(px(x)) x2=(px(x)) y1=(px(from)) y2=(px(to)) {} }
+}
+
+fn circle(class: &str, (x, y): (f64, f64), radius: f64) -> Markup {
+    html! { circle class=(class) cx=(px(x)) cy=(px(y)) r=(radius) {} }
+}
+
+fn body(plot: &Plot, sheet: &Sheet) -> Markup {
     let (legend, legend_height) = legend(plot, sheet);
     let top = legend_height + LINE + 8.0;
     let y = vertical(plot, top, sheet);
-    let mut body = legend;
-    let _ = write!(
-        body,
-        r#"<text class="label" x="4" y="{:.1}">{}</text>"#,
-        legend_height + 14.0,
-        escape(&plot.y.label)
-    );
     let is_empty = |series: &Series| series.points.is_empty() && series.discarded.is_empty();
-    if plot.series.iter().all(is_empty) {
-        let _ = write!(
-            body,
-            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">no data</text>"#,
-            f64::midpoint(LEFT, sheet.right()),
-            f64::midpoint(top, sheet.floor)
-        );
-        return body;
-    }
-    for value in y.ticks() {
-        let (at, text) = (y.place(value), plot.y.tick(value));
-        let _ = write!(
-            body,
-            r#"<line class="grid" x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}"/><text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{text}</text>"#,
-            sheet.right(),
-            LEFT - 8.0,
-            at + 4.0
-        );
-    }
-    for mark in &plot.marks {
-        draw_mark(&mut body, mark, &y, sheet);
-    }
-    match &plot.x {
-        Across::Numbers { axis, ticks } => lines(&mut body, plot, axis, ticks, &y, sheet),
-        Across::Names { label, names } if plot.is_stacked => {
-            stacks::draw(&mut body, plot, (label, names), &y, sheet);
+    let right = sheet.right();
+    html! {
+        (legend)
+        text.label x="4" y=(px(legend_height + 14.0)) { (plot.y.label) }
+        @if plot.series.iter().all(is_empty) {
+            (centred("tick", (f64::midpoint(LEFT, right), f64::midpoint(top, sheet.floor)), "no data"))
+        } @else {
+            @for value in y.ticks() {
+                (horizontal("grid", (LEFT, right), y.place(value)))
+                text.tick x=(px(LEFT - 8.0)) y=(px(y.place(value) + 4.0)) text-anchor="end" { (plot.y.tick(value)) }
+            }
+            @for mark in &plot.marks { (horizontal("mark", (LEFT, right), y.place(mark.y))) }
+            @match &plot.x {
+                Across::Numbers { axis, ticks } => { (lines(plot, axis, ticks, &y, sheet)) },
+                Across::Names { label, names } if plot.is_stacked => {
+                    (stacks::draw(plot, names, &y, sheet)) (x_label(label, sheet))
+                },
+                Across::Names { label, names } => { (bars::draw(plot, names, &y, sheet)) (x_label(label, sheet)) },
+            }
         }
-        Across::Names { label, names } => bars::draw(&mut body, plot, (label, names), &y, sheet),
     }
-    body
 }
 
 /// Number of series of the same kind before this one.
@@ -263,33 +270,20 @@ fn legend_places(entries: &[(String, String)], right: f64) -> (Vec<(f64, f64)>, 
 }
 
 /// The legend and its height.
-fn legend(plot: &Plot, sheet: &Sheet) -> (String, f64) {
+fn legend(plot: &Plot, sheet: &Sheet) -> (Markup, f64) {
     let entries = legend_entries(plot);
     let (places, lines) = legend_places(&entries, sheet.right());
-    let mut text = String::new();
-    for ((class, name), (x, y)) in entries.iter().zip(places) {
-        if class.ends_with(DISCARDED) {
-            let _ = write!(
-                text,
-                r#"<circle class="ring {DISCARDED}" cx="{:.1}" cy="{:.1}" r="4.2"/><text class="name" x="{:.1}" y="{y:.1}">{}</text>"#,
-                x + 8.0,
-                y - 4.0,
-                x + 21.0,
-                escape(name)
-            );
-            continue;
+    let legend = html! {
+        @for ((class, name), (x, y)) in entries.iter().zip(places) {
+            @if class.ends_with(DISCARDED) {
+                (circle(&format!("ring {DISCARDED}"), (x + 8.0, y - 4.0), 4.2))
+            } @else {
+                (horizontal(class, (x, x + 16.0), y - 4.0))
+            }
+            text.name x=(px(x + 21.0)) y=(px(y)) { (name) }
         }
-        let _ = write!(
-            text,
-            r#"<line class="{class}" x1="{x:.1}" x2="{:.1}" y1="{:.1}" y2="{:.1}"/><text class="name" x="{:.1}" y="{y:.1}">{}</text>"#,
-            x + 16.0,
-            y - 4.0,
-            y - 4.0,
-            x + 21.0,
-            escape(name)
-        );
-    }
-    (text, LINE * lines)
+    };
+    (legend, LINE * lines)
 }
 
 /// The vertical axis, which includes every point and line.
@@ -309,54 +303,33 @@ fn vertical(plot: &Plot, top: f64, sheet: &Sheet) -> Ruler {
 }
 
 /// A point of the discarded measurements of a series: grey around its colour.
-fn draw_discarded(
-    body: &mut String,
-    plot: &Plot,
-    index: usize,
-    place: &str,
-    point: &Point,
-    (x, y): (f64, f64),
-) {
-    let text = format!("{} · {place}: {}, discarded", plot.series[index].name, plot.y.value(point.y));
-    let _ = write!(
-        body,
-        r#"<g class="point {DISCARDED}"><title>{}</title><circle class="aim" cx="{x:.1}" cy="{y:.1}" r="11"/><circle class="dot" cx="{x:.1}" cy="{y:.1}" r="4.2"/><circle class="core {}" cx="{x:.1}" cy="{y:.1}" r="1.7"/></g>"#,
-        escape(&text),
-        colour(plot, index)
-    );
+fn discarded(plot: &Plot, index: usize, place: &str, point: &Point, at: (f64, f64)) -> Markup {
+    html! {
+        g class={ "point " (DISCARDED) } {
+            title { (plot.series[index].name) " · " (place) ": " (plot.y.value(point.y)) ", discarded" }
+            (circle("aim", at, 11.0))
+            (circle("dot", at, 4.2))
+            (circle(&format!("core {}", colour(plot, index)), at, 1.7))
+        }
+    }
 }
 
 /// The tooltip of a point.
-fn title(plot: &Plot, series: &Series, place: &str, point: &Point) -> String {
+fn title(plot: &Plot, series: &Series, place: &str, point: &Point) -> Markup {
     let value = |value| plot.y.value(value);
-    let spread = if point.low == point.high {
-        String::new()
-    } else {
-        format!(" (quartiles {} to {})", value(point.low), value(point.high))
-    };
-    escape(&format!("{} · {place}: {}{spread}", series.name, value(point.y)))
+    html! {
+        title {
+            (series.name) " · " (place) ": " (value(point.y))
+            @if point.low != point.high { " (quartiles " (value(point.low)) " to " (value(point.high)) ")" }
+        }
+    }
 }
 
-fn x_label(body: &mut String, label: &str, sheet: &Sheet) {
-    let _ = write!(
-        body,
-        r#"<text class="label" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-        f64::midpoint(LEFT, sheet.right()),
-        sheet.height() - 8.0,
-        escape(label)
-    );
+fn x_label(label: &str, sheet: &Sheet) -> Markup {
+    centred("label", (f64::midpoint(LEFT, sheet.right()), sheet.height() - 8.0), label)
 }
 
-fn x_tick(body: &mut String, x: f64, text: &str, sheet: &Sheet) {
-    let _ = write!(
-        body,
-        r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-        sheet.floor + 18.0,
-        escape(text)
-    );
-}
-
-fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y: &Ruler, sheet: &Sheet) {
+fn lines(plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y: &Ruler, sheet: &Sheet) -> Markup {
     let points = plot.series.iter().flat_map(|series| series.points.iter().chain(&series.discarded));
     let values = points.map(|point| point.x).chain(ticks.iter().map(|&(value, _)| value));
     let x = Ruler::over(axis.scale, values, (LEFT + 14.0, sheet.right() - 14.0));
@@ -364,75 +337,67 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
     let own_ticks = if ticks.is_empty() { chosen() } else { ticks.to_vec() };
     // A label that would touch the one before it is left out; its tick has its point.
     let mut free_from = f64::NEG_INFINITY;
-    for (value, text) in &own_ticks {
+    let labels = own_ticks.iter().filter(|(value, text)| {
         let (place, half) = (x.place(*value), names::width(text) / 2.0);
-        if place - half >= free_from {
-            x_tick(body, place, text, sheet);
-            free_from = place + half + LETTER;
-        }
-    }
-    x_label(body, &axis.label, sheet);
-    for (index, series) in plot.series.iter().enumerate() {
-        for point in series.discarded.iter().filter(|point| axis.scale != Scale::Log || point.x > 0.0) {
-            let at = own_ticks.iter().find(|&&(value, _)| value == point.x);
-            let at = at.map_or_else(|| axis.value(point.x), |(_, text)| text.clone());
-            draw_discarded(body, plot, index, &at, point, (x.place(point.x), y.place(point.y)));
-        }
-    }
+        let is_free = place - half >= free_from;
+        free_from = if is_free { place + half + LETTER } else { free_from };
+        is_free
+    });
+    let named = |value: f64| {
+        let tick = own_ticks.iter().find(|&&(tick, _)| tick == value);
+        tick.map_or_else(|| axis.value(value), |(_, text)| text.clone())
+    };
+    let has_place = |point: &&Point| axis.scale != Scale::Log || point.x > 0.0;
+    let place = |point: &Point| (x.place(point.x), y.place(point.y));
     let has_curves = plot.series.iter().any(|series| series.points.len() > DOTS_MAX);
+    let curve = |index: usize| {
+        let series = &plot.series[index];
+        let is_shown = |point: &&Point| (plot.y.scale != Scale::Log || point.y > 0.0) && has_place(point);
+        let points: Vec<&Point> = series.points.iter().filter(is_shown).collect();
+        let place_of = |at: f64, value: f64| format!("{:.1},{:.1}", x.place(at), y.place(value));
+        let there = points.iter().map(|point| place_of(point.x, point.high));
+        let back = points.iter().rev().map(|point| place_of(point.x, point.low));
+        let band: Vec<String> = there.chain(back).collect();
+        let line: Vec<String> = points.iter().map(|point| place_of(point.x, point.y)).collect();
+        // Of a curve of many points some show their numbers, and no dot until the mouse is there.
+        let distance = points.len().div_ceil(DOTS_MAX).max(1);
+        html! {
+            g class={ (colour(plot, index)) @if has_curves { " dense" } } {
+                polygon.band points=(band.join(" ")) {}
+                polyline class={ "line" (dashes(plot, index)) } points=(line.join(" ")) {}
+                @for point in points.into_iter().step_by(distance) {
+                    g.point {
+                        (title(plot, series, &named(point.x), point))
+                        (circle("aim", place(point), 11.0))
+                        (circle("dot", place(point), 3.6))
+                    }
+                }
+            }
+        }
+    };
     // References are drawn first, below the others.
     let mut order: Vec<usize> = (0..plot.series.len()).collect();
     order.sort_by_key(|&index| !plot.series[index].is_reference);
-    for index in order {
-        let series = &plot.series[index];
-        let class = colour(plot, index);
-        let shown = |point: &&Point| {
-            (plot.y.scale != Scale::Log || point.y > 0.0) && (axis.scale != Scale::Log || point.x > 0.0)
-        };
-        let points: Vec<&Point> = series.points.iter().filter(shown).collect();
-        let place = |at: f64, value: f64| format!("{:.1},{:.1}", x.place(at), y.place(value));
-        let there = points.iter().map(|point| place(point.x, point.high));
-        let back = points.iter().rev().map(|point| place(point.x, point.low));
-        let band: Vec<String> = there.chain(back).collect();
-        let line: Vec<String> = points.iter().map(|point| place(point.x, point.y)).collect();
-        let dashed = dashes(plot, index);
-        // Of a curve of many points some show their numbers, and no dot until the mouse is there.
-        let distance = points.len().div_ceil(DOTS_MAX).max(1);
-        let dense = if has_curves { " dense" } else { "" };
-        let _ = write!(
-            body,
-            r#"<g class="{class}{dense}"><polygon class="band" points="{}"/><polyline class="line{dashed}" points="{}"/>"#,
-            band.join(" "),
-            line.join(" ")
-        );
-        for point in points.into_iter().step_by(distance) {
-            let at = own_ticks.iter().find(|&&(value, _)| value == point.x);
-            let at = at.map_or_else(|| axis.value(point.x), |(_, text)| text.clone());
-            let _ = write!(
-                body,
-                r#"<g class="point"><title>{}</title><circle class="aim" cx="{x:.1}" cy="{y:.1}" r="11"/><circle class="dot" cx="{x:.1}" cy="{y:.1}" r="3.6"/></g>"#,
-                title(plot, series, &at, point),
-                x = x.place(point.x),
-                y = y.place(point.y)
-            );
+    html! {
+        @for (value, text) in labels { (centred("tick", (x.place(*value), sheet.floor + 18.0), text)) }
+        (x_label(&axis.label, sheet))
+        @for (index, series) in plot.series.iter().enumerate() {
+            @for point in series.discarded.iter().filter(has_place) {
+                (discarded(plot, index, &named(point.x), point, place(point)))
+            }
         }
-        body.push_str("</g>");
+        @for index in order { (curve(index)) }
     }
-}
-
-fn draw_mark(body: &mut String, mark: &Mark, y: &Ruler, sheet: &Sheet) {
-    let at = y.place(mark.y);
-    let _ = write!(
-        body,
-        r#"<line class="mark" x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}"/>"#,
-        sheet.right()
-    );
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::figure::ticks;
+
+    fn draw(plot: &Plot) -> String {
+        super::draw(plot).into_string()
+    }
 
     fn point(x: f64, y: f64) -> Point {
         Point { x, y, low: y * 0.95, high: y * 1.05 }
@@ -569,7 +534,7 @@ mod tests {
         {
             assert!(drawn.contains(part), "{part}");
         }
-        assert!(drawn.contains(&body(&example(), &Sheet::of(&example(), WIDE))));
+        assert!(drawn.contains(&body(&example(), &Sheet::of(&example(), WIDE)).into_string()));
     }
 
     #[test]

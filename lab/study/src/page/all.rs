@@ -1,14 +1,14 @@
 //! The page of all experiments: three answers, then each talk's numbers beside this machine's, then each experiment.
 
-use std::fmt::Write;
-
 use load::environment::Environment;
+use maud::{Markup, html};
 
 use super::absent::Absent;
 use super::answers::{Answer, answers};
-use super::{begin, chips, end, numbers, svg, table};
+use super::table::table;
+use super::{chips, figure, needs, numbers, small};
 use crate::experiment::Claim;
-use crate::format::{escape, quantity};
+use crate::format::quantity;
 use crate::headline::Verdict;
 use crate::results::Study;
 use crate::words::words;
@@ -28,84 +28,81 @@ pub struct All {
 }
 
 pub(super) fn render(all: &All) -> String {
-    let mut page = begin("nvlane study all");
-    page.push_str("<header>\n<p class=\"eyebrow\">nvlane study all</p>\n<h1>NVMe over TCP ");
     let is_between_two = all.studies.iter().any(|study| study.target_machine.is_some());
-    page.push_str(if is_between_two { "between two machines</h1>\n" } else { "on this machine</h1>\n" });
-    header(&mut page, all);
-    page.push_str("</header>\n<section class=\"answers\">\n");
-    for answer in answers(&all.studies, &all.absent) {
-        write_answer(&mut page, &answer, &all.studies);
-    }
-    page.push_str("</section>\n");
-    talks(&mut page, &all.studies);
-    page.push_str("<section>\n<h2>Every experiment</h2>\n");
-    for study in &all.studies {
-        experiment(&mut page, study);
-    }
-    page.push_str("</section>\n");
-    absent(&mut page, &all.absent);
-    let command = escape(&all.environment.command_line);
-    let _ = writeln!(page, "<section>\n<h2>Measure it yourself</h2>\n<pre>{command}</pre>\n</section>");
-    end(page)
+    let body = html! {
+        header {
+            p.eyebrow { "nvlane study all" }
+            h1 { "NVMe over TCP " @if is_between_two { "between two machines" } @else { "on this machine" } }
+            @if let Some(study) = all.studies.first() { (header(all, study)) }
+        }
+        section.answers {
+            @for one in &answers(&all.studies, &all.absent) { (answer(one, &all.studies)) }
+        }
+        (talks(&all.studies))
+        section {
+            h2 { "Every experiment" }
+            @for study in &all.studies { (experiment(study)) }
+        }
+        @if !all.absent.is_empty() {
+            section {
+                h2 { "Not measured" }
+                dl { @for Absent { name, title, reason } in &all.absent { dt { (name) } dd { (title) " " (reason) } } }
+            }
+        }
+        section {
+            h2 { "Measure it yourself" }
+            pre { (all.environment.command_line) }
+        }
+    };
+    super::page("nvlane study all", &body)
 }
 
 /// The machine, and the limits of the numbers of all experiments.
-fn header(page: &mut String, all: &All) {
-    let Some(study) = all.studies.first() else { return };
+fn header(all: &All, study: &Study) -> Markup {
     let mut facts = super::facts(study);
     facts.extend(super::cores(study));
     facts.push(format!("{} experiments, {} not measured", all.studies.len(), all.absent.len()));
-    chips(page, &facts, &[]);
-    if let Some(machine) = &study.target_machine {
-        for line in [machine.host_in_words(&study.environment), machine.target_in_words()] {
-            let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&line));
-        }
-    }
     let disturbed = all.studies.iter().filter(|study| study.disturbance().is_some());
     let disturbed: Vec<&str> = disturbed.map(|study| study.about.name).collect();
-    if !disturbed.is_empty() {
-        let _ = writeln!(
-            page,
-            "<p class=\"warning\">The machine was disturbed during {}: measurements were discarded, and what depends on cells \
-             without any is n/a, without a verdict. {}</p>",
-            disturbed.join(", "),
-            super::CALM
-        );
+    html! {
+        (chips(&facts, &[]))
+        @if let Some(machine) = &study.target_machine {
+            (small(&[machine.host_in_words(&study.environment), machine.target_in_words()]))
+        }
+        @if !disturbed.is_empty() {
+            p.warning {
+                "The machine was disturbed during " (disturbed.join(", ")) ": measurements were discarded, and what \
+                 depends on cells without any is n/a, without a verdict. " (super::CALM)
+            }
+        }
+        (super::warnings(study))
     }
-    super::warnings(page, study);
 }
 
-fn write_answer(page: &mut String, answer: &Answer, studies: &[Study]) {
-    let _ = write!(page, "<article>\n<h2>{}</h2>\n", answer.question);
-    match &answer.sentence {
-        Some((sentence, certainty)) => {
-            let _ = write!(page, "<p>{}</p>\n<p class=\"small\">{}", escape(sentence), escape(certainty));
-        }
-        None => page.push_str(
-            "<p>Not answered: what it needs was not measured, or the machine was disturbed.</p>\n<p class=\"small\">",
-        ),
-    }
+fn answer(answer: &Answer, studies: &[Study]) -> Markup {
     let has_report = |source: &&&str| studies.iter().any(|study| study.about.name == **source);
-    for source in answer.sources.iter().filter(has_report) {
-        let _ = write!(page, " <a href=\"{source}/report.html\">{source}</a>");
+    let (sentence, certainty) = match &answer.sentence {
+        Some((sentence, certainty)) => (sentence.as_str(), certainty.as_str()),
+        None => ("Not answered: what it needs was not measured, or the machine was disturbed.", ""),
+    };
+    html! {
+        article {
+            h2 { (answer.question) }
+            p { (sentence) }
+            p.small {
+                (certainty)
+                @for source in answer.sources.iter().filter(has_report) {
+                    " " a href={ (source) "/report.html" } { (source) }
+                }
+            }
+            (needs(&answer.needs))
+            @if let Some(one) = &answer.figure { (figure(one, 3)) }
+        }
     }
-    page.push_str("</p>\n");
-    super::needs(page, &answer.needs);
-    if let Some(figure) = &answer.figure {
-        let _ = write!(
-            page,
-            "<figure>\n<h3>{}</h3>\n{}\n<figcaption>{}</figcaption>\n</figure>\n",
-            escape(&figure.title),
-            svg::draw(&figure.plot),
-            escape(&figure.note)
-        );
-    }
-    page.push_str("</article>\n");
 }
 
 /// The numbers of each talk, beside this machine's.
-fn talks(page: &mut String, studies: &[Study]) {
+fn talks(studies: &[Study]) -> Markup {
     let claims =
         || studies.iter().flat_map(|study| study.about.claims.iter().map(move |claim| (study, claim)));
     let mut sources: Vec<&str> = Vec::new();
@@ -114,98 +111,82 @@ fn talks(page: &mut String, studies: &[Study]) {
             sources.push(claim.source);
         }
     }
-    if sources.is_empty() {
-        return;
-    }
-    page.push_str("<section>\n<h2>What the talks report, and this machine</h2>\n");
-    for source in sources {
-        let _ = writeln!(page, "<h3>{}</h3>", escape(source));
-        table::begin(page, source, "talk", ["claim", "there", "here", "goal", "experiment"]);
-        for (study, Claim { says, number, ours, .. }) in claims().filter(|(_, claim)| claim.source == source)
-        {
-            let headline = study.headline.iter().find(|headline| headline.key == *ours);
-            let unknown = study.unmeasured.iter().find(|none| none.key == *ours);
-            let value = headline.map(|headline| headline.value);
-            let interval = headline.and_then(|headline| headline.interval);
-            let (here, what) = match (value, unknown) {
-                (Some(value), _) => (quantity(ours, value), words(ours)),
-                (None, Some(_)) => ("n/a".to_owned(), "the machine was disturbed".to_owned()),
-                (None, None) => ("n/a".to_owned(), "not measured".to_owned()),
-            };
-            let bar = headline.and_then(|headline| headline.bar).or_else(|| unknown?.bar);
-            let goal = bar.map_or(String::new(), |bar| {
-                format!(
-                    "{} {} {}",
-                    bar.words(),
-                    quantity(ours, bar.limit()),
-                    numbers::verdict(value, interval, bar)
-                )
-            });
-            let name = study.about.name;
-            let _ = writeln!(
-                page,
-                "<tr><th scope=\"row\">{}</th><td data-label=\"there\">{}</td><td data-label=\"here\">{here}<br><span class=\"small\">{}</span></td><td data-label=\"goal\">{goal}</td><td data-label=\"experiment\"><a href=\"{name}/report.html\">{name}</a></td></tr>",
-                escape(says),
-                escape(number),
-                escape(&what)
-            );
+    let rows = |source: &str| {
+        html! {
+            @for (study, claim) in claims().filter(|(_, claim)| claim.source == source) { (talk(study, claim)) }
         }
-        table::end(page);
+    };
+    html! {
+        @if !sources.is_empty() {
+            section {
+                h2 { "What the talks report, and this machine" }
+                @for source in sources {
+                    h3 { (source) }
+                    (table(source, "talk", ["claim", "there", "here", "goal", "experiment"], &rows(source)))
+                }
+            }
+        }
     }
-    page.push_str("</section>\n");
 }
 
-fn experiment(page: &mut String, study: &Study) {
+fn talk(study: &Study, Claim { says, number, ours, .. }: &Claim) -> Markup {
+    let headline = study.headline.iter().find(|headline| headline.key == *ours);
+    let unknown = study.unmeasured.iter().find(|none| none.key == *ours);
+    let value = headline.map(|headline| headline.value);
+    let (here, what) = match (value, unknown) {
+        (Some(value), _) => (quantity(ours, value), words(ours)),
+        (None, Some(_)) => ("n/a".to_owned(), "the machine was disturbed".to_owned()),
+        (None, None) => ("n/a".to_owned(), "not measured".to_owned()),
+    };
+    let bar = headline.and_then(|headline| headline.bar).or_else(|| unknown?.bar);
+    let interval = headline.and_then(|headline| headline.interval);
     let name = study.about.name;
-    let _ = write!(
-        page,
-        "<details id=\"{name}\">\n<summary><h3>{}</h3> <span class=\"small\">{name}</span>{}</summary>\n",
-        escape(study.about.title),
-        goals(study)
-    );
-    let _ = writeln!(page, "<p class=\"method\">{}</p>", escape(study.about.method));
-    for conditions in study.only_here.iter().chain(&study.conditions) {
-        let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
+    html! {
+        tr {
+            th scope="row" { (says) }
+            td data-label="there" { (number) }
+            td data-label="here" { (here) br; span.small { (what) } }
+            td data-label="goal" { @if let Some(bar) = bar { (numbers::goal(ours, value, interval, bar)) } }
+            td data-label="experiment" { a href={ (name) "/report.html" } { (name) } }
+        }
     }
-    super::needs(page, &super::lacking(study));
-    if let Some(disturbance) = study.disturbance() {
-        let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&disturbance));
+}
+
+fn experiment(study: &Study) -> Markup {
+    let name = study.about.name;
+    html! {
+        details id=(name) {
+            summary { h3 { (study.about.title) } " " span.small { (name) } (goals(study)) }
+            p.method { (study.about.method) }
+            (small(study.only_here.iter().chain(&study.conditions)))
+            (needs(&super::lacking(study)))
+            @if let Some(disturbance) = study.disturbance() { p.warning { (disturbance) } }
+            (super::figures(&study.figures[..study.figures.len().min(FIGURES_MAX)], 4))
+            (numbers::section(study, 4))
+            p.small {
+                a href={ (name) "/report.html" } { "All figures and cells" } ", "
+                a href={ (name) "/results.json" } { "results.json" } ", "
+                a href={ (name) "/results.csv" } { "results.csv" }
+            }
+        }
     }
-    super::figures(page, &study.figures[..study.figures.len().min(FIGURES_MAX)], 4);
-    numbers::write(page, study, 4);
-    let _ = writeln!(
-        page,
-        "<p class=\"small\"><a href=\"{name}/report.html\">All figures and cells</a>, <a href=\"{name}/results.json\">results.json</a>, \
-         <a href=\"{name}/results.csv\">results.csv</a></p>\n</details>"
-    );
 }
 
 /// The numbers of an experiment's goals that were reached, missed and not judged.
-fn goals(study: &Study) -> String {
+fn goals(study: &Study) -> Markup {
     let count =
         |verdict| study.headline.iter().filter(|headline| headline.verdict() == Some(verdict)).count();
     let unknown = study.unmeasured.iter().filter(|none| none.bar.is_some()).count();
     let counts = [
-        ("reached", "reached", count(Verdict::Reached)),
-        ("missed", "not reached", count(Verdict::Missed)),
-        ("", "no verdict", unknown + count(Verdict::Open)),
+        ("verdict reached", "reached", count(Verdict::Reached)),
+        ("verdict missed", "not reached", count(Verdict::Missed)),
+        ("verdict", "no verdict", unknown + count(Verdict::Open)),
     ];
-    let mut text = String::new();
-    for (class, words, count) in counts.into_iter().filter(|(.., count)| *count > 0) {
-        let _ = write!(text, " <span class=\"verdict {class}\">{count} {words}</span>");
+    html! {
+        @for (class, words, count) in counts.into_iter().filter(|(.., count)| *count > 0) {
+            " " span class=(class) { (count) " " (words) }
+        }
     }
-    text
-}
-
-fn absent(page: &mut String, absent: &[Absent]) {
-    if absent.is_empty() {
-        return;
-    }
-    page.push_str("<section>\n<h2>Not measured</h2>\n<dl>\n");
-    for Absent { name, title, reason } in absent {
-        let _ = writeln!(page, "<dt>{name}</dt><dd>{} {}</dd>", escape(title), escape(reason));
-    }
-    page.push_str("</dl>\n</section>\n");
 }
 
 #[cfg(test)]
@@ -218,6 +199,7 @@ mod tests {
     use crate::experiment::Lacking;
     use crate::measured::of_rounds;
     use crate::results::{Settings, example};
+    use crate::svg;
 
     /// Every experiment, as if each of its cells had been measured in three rounds.
     fn simulated() -> All {

@@ -1,10 +1,10 @@
 //! The table of all cells: medians with their spread, the best of each column shaded; and tables of some of them.
 
-use std::fmt::Write;
+use maud::{Markup, html};
 
-use super::table;
+use super::table::table;
 use crate::experiment::About;
-use crate::format::{escape, table_number, table_spread, value_name};
+use crate::format::{table_number, table_spread, value_name};
 use crate::measured::CellRounds;
 use crate::results::Study;
 use crate::table::{Row, Table};
@@ -25,97 +25,84 @@ fn columns(about: &About) -> Vec<&'static str> {
     columns
 }
 
-/// Writes the section.
-pub(super) fn write(page: &mut String, study: &Study) {
+/// The section of all cells.
+pub(super) fn section(study: &Study) -> Markup {
     let cells = &study.measured.cells;
     let mut columns = columns(&study.about);
     columns.retain(|name| {
         cells.iter().any(|cell| cell.spread(name).or_else(|| cell.discarded_spread(name)).is_some())
     });
-    let bests: Vec<Option<f64>> = columns.iter().map(|name| best(cells, name)).collect();
-    page.push_str("<section>\n<h2>Every cell</h2>\n<p class=\"small\">Median of the rounds, ± half the distance of the quartiles");
-    page.push_str(if bests.iter().any(Option::is_some) {
-        "; the best of a column is shaded.</p>\n"
-    } else {
-        ".</p>\n"
-    });
-    let names: Vec<String> = columns.iter().map(|name| value_name(name)).collect();
-    table::begin(
-        page,
-        "Every cell",
-        "cells",
-        std::iter::once("cell").chain(names.iter().map(String::as_str)),
-    );
+    let columns: Vec<_> = columns.into_iter().map(|name| (name, best(cells, name))).collect();
     let groups: Vec<&str> = cells.iter().map(|cell| group(&cell.cell.name)).collect();
     let has_groups = groups.windows(2).any(|pair| pair[0] == pair[1]);
-    for (index, cell) in cells.iter().enumerate() {
-        let is_first = has_groups && index > 0 && groups[index] != groups[index - 1];
-        row(page, is_first, &cell.cell.name, cell, columns.iter().copied().zip(bests.iter().copied()));
+    let begins = |index: usize| has_groups && index > 0 && groups[index] != groups[index - 1];
+    let rows = html! {
+        @for (index, cell) in cells.iter().enumerate() { (row(begins(index), &cell.cell.name, cell, &columns)) }
+    };
+    html! {
+        section {
+            h2 { "Every cell" }
+            p.small {
+                "Median of the rounds, ± half the distance of the quartiles"
+                @if columns.iter().any(|(_, best)| best.is_some()) { "; the best of a column is shaded" } "."
+            }
+            (of_cells("Every cell", columns.iter().map(|(name, _)| *name), &rows))
+        }
     }
-    table::end(page);
-    page.push_str("</section>\n");
 }
 
-/// Writes a section for each table that has rows.
-pub(super) fn write_chosen(page: &mut String, study: &Study) {
-    for Table { title, note, columns, groups } in &study.tables {
-        let cell = |row: &'_ Row| study.measured.cell(&row.cell);
-        if groups.iter().flatten().all(|row| cell(row).is_none()) {
-            continue;
-        }
-        let _ =
-            writeln!(page, "<section>\n<h2>{}</h2>\n<p class=\"small\">{}</p>", escape(title), escape(note));
-        let names: Vec<String> = columns.iter().map(|name| value_name(name)).collect();
-        table::begin(page, title, "cells", std::iter::once("cell").chain(names.iter().map(String::as_str)));
-        for (index, group) in groups.iter().enumerate() {
-            let rows = group.iter().filter_map(|row| Some((&row.name, cell(row)?)));
-            for (at, (name, cell)) in rows.enumerate() {
-                row(page, index > 0 && at == 0, name, cell, columns.iter().map(|name| (*name, None)));
+/// A section for each table that has rows.
+pub(super) fn chosen(study: &Study) -> Markup {
+    let section = |Table { title, note, columns, groups }: &Table| {
+        let columns: Vec<_> = columns.iter().map(|name| (*name, None)).collect();
+        let rows = groups.iter().enumerate().flat_map(|(index, group)| {
+            let known =
+                group.iter().filter_map(|Row { name, cell }| Some((name, study.measured.cell(cell)?)));
+            known.enumerate().map(move |(at, (name, cell))| (index > 0 && at == 0, name, cell))
+        });
+        let rows: Vec<_> = rows.map(|(begins, name, cell)| row(begins, name, cell, &columns)).collect();
+        let all = html! { @for row in &rows { (row) } };
+        html! {
+            @if !rows.is_empty() {
+                section {
+                    h2 { (title) }
+                    p.small { (note) }
+                    (of_cells(title, columns.iter().map(|(name, _)| *name), &all))
+                }
             }
         }
-        table::end(page);
-        page.push_str("</section>\n");
-    }
+    };
+    html! { @for table in &study.tables { (section(table)) } }
+}
+
+fn of_cells<'a>(label: &str, columns: impl Iterator<Item = &'a str>, rows: &Markup) -> Markup {
+    table(label, "cells", std::iter::once("cell".to_owned()).chain(columns.map(value_name)), rows)
 }
 
 /// A row: the medians of a cell, or why it has none.
-fn row<'a>(
-    page: &mut String,
-    begins_group: bool,
-    name: &str,
-    cell: &CellRounds,
-    columns: impl ExactSizeIterator<Item = (&'a str, Option<f64>)>,
-) {
+fn row(begins_group: bool, name: &str, cell: &CellRounds, columns: &[(&str, Option<f64>)]) -> Markup {
     let reason = cell.not_available();
     let is_discarded = reason.is_some() && !cell.rejected.is_empty();
     let classes = [("group", begins_group), ("discarded", is_discarded)];
     let classes: Vec<_> = classes.into_iter().filter_map(|(class, is_of)| is_of.then_some(class)).collect();
-    let class = if classes.is_empty() { String::new() } else { format!(" class=\"{}\"", classes.join(" ")) };
-    let _ = write!(page, "<tr{class}><th scope=\"row\">{}", escape(name));
-    if let Some(reason) = cell.unmeasured().filter(|_| is_discarded) {
-        let _ = write!(page, "<span class=\"reason\">discarded: {}</span></th>", escape(&reason.to_string()));
-        for (name, _) in columns {
-            let spread = cell.discarded_spread(name);
-            let text = spread.map_or(String::new(), |spread| table_number(name, spread.median));
-            let _ = write!(page, "<td>{text}</td>");
+    let discarded = cell.unmeasured().filter(|_| is_discarded);
+    html! {
+        tr class=[(!classes.is_empty()).then(|| classes.join(" "))] {
+            th scope="row" {
+                (name)
+                @if let Some(reason) = &discarded { span.reason { "discarded: " (reason) } }
+            }
+            @if discarded.is_some() {
+                @for (name, _) in columns {
+                    td { @if let Some(spread) = cell.discarded_spread(name) { (table_number(name, spread.median)) } }
+                }
+            } @else if let Some(reason) = reason {
+                td.none colspan=(columns.len().max(1)) { span { (reason) } }
+            } @else {
+                @for (name, best) in columns { (value(cell, name, *best)) }
+            }
         }
-        page.push_str("</tr>\n");
-        return;
     }
-    page.push_str("</th>");
-    if let Some(reason) = reason {
-        let _ = writeln!(
-            page,
-            "<td class=\"none\" colspan=\"{}\"><span>{}</span></td></tr>",
-            columns.len().max(1),
-            escape(&reason)
-        );
-        return;
-    }
-    for (name, best) in columns {
-        value(page, cell, name, best);
-    }
-    page.push_str("</tr>\n");
 }
 
 /// The cells that stand together: the name but for its last word.
@@ -140,27 +127,16 @@ fn best(cells: &[CellRounds], name: &str) -> Option<f64> {
     medians.iter().any(|median| *median != best).then_some(best)
 }
 
-fn value(page: &mut String, cell: &CellRounds, name: &str, best: Option<f64>) {
-    let Some(spread) = cell.spread(name) else {
-        page.push_str("<td></td>");
-        return;
-    };
+fn value(cell: &CellRounds, name: &str, best: Option<f64>) -> Markup {
+    let Some(spread) = cell.spread(name) else { return html! { td {} } };
     let rounds: Vec<String> = cell.each(name).into_iter().map(|value| table_number(name, value)).collect();
-    let _ = write!(
-        page,
-        "<td title=\"{}\"{}>{}",
-        rounds.join(", "),
-        if best == Some(spread.median) { " class=\"best\"" } else { "" },
-        table_number(name, spread.median)
-    );
-    if spread.count > 1 {
-        let _ = write!(
-            page,
-            " <span class=\"spread\">±{}</span>",
-            table_spread(name, spread.median, spread.interquartile() / 2.0)
-        );
+    let half = spread.interquartile() / 2.0;
+    html! {
+        td title=(rounds.join(", ")) class=[(best == Some(spread.median)).then_some("best")] {
+            (table_number(name, spread.median))
+            @if spread.count > 1 { " " span.spread { "±" (table_spread(name, spread.median, half)) } }
+        }
     }
-    page.push_str("</td>");
 }
 
 #[cfg(test)]
@@ -189,8 +165,7 @@ mod tests {
             groups: vec![vec![row("depth 1", "one")], vec![row("depth 128", "many"), row("none", "no such")]],
         };
         study.tables = vec![empty, some];
-        let mut page = String::new();
-        write_chosen(&mut page, &study);
+        let page = chosen(&study).into_string();
         assert!(page.contains("<h2>Latency &lt;of&gt; reads</h2>"), "{page}");
         assert!(
             page.contains("<tr><th scope=\"row\">depth 1</th><td title=\"8.50, 8.50, 8.50\">8.50"),
@@ -211,8 +186,7 @@ mod tests {
             round.extend([("host_us", 5.0), ("host_user_us", 1.0), ("host_kernel_us", 4.0)]);
             round.extend([("target_us", 3.0), ("target_user_us", 1.0)]);
         }
-        let mut page = String::new();
-        write(&mut page, &study);
+        let page = section(&study).into_string();
         let (head, _) = page.split_once("</thead>").unwrap();
         let heads: Vec<&str> = head.split("<th scope=\"col\">").skip(1).collect();
         let names: Vec<&str> = heads.iter().map(|head| head.split('<').next().unwrap()).collect();

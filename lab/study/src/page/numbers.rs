@@ -1,10 +1,11 @@
 //! The numbers that answer a study's question: those over a direction and a depth as a matrix, all others in a list, each
 //! with its goal once.
 
-use std::fmt::Write;
+use maud::{Markup, html};
 
-use super::table;
-use crate::format::{escape, number, quantity};
+use super::heading;
+use super::table::table;
+use crate::format::{number, quantity};
 use crate::headline::{Bar, Headline, Verdict};
 use crate::interval::Interval;
 use crate::results::Study;
@@ -54,12 +55,9 @@ fn entries(study: &Study) -> Vec<Entry<'_>> {
     known.chain(unknown).collect()
 }
 
-/// Writes the section; its headings begin at this level.
-pub(super) fn write(page: &mut String, study: &Study, level: u8) {
+/// The section; its headings begin at this level.
+pub(super) fn section(study: &Study, level: u8) -> Markup {
     let entries = entries(study);
-    if entries.is_empty() {
-        return;
-    }
     let mut kinds: Vec<&str> = Vec::new();
     for (kind, ..) in entries.iter().filter_map(Entry::place) {
         if !kinds.contains(&kind) {
@@ -67,58 +65,61 @@ pub(super) fn write(page: &mut String, study: &Study, level: u8) {
         }
     }
     kinds.retain(|kind| entries.iter().filter(|entry| is_of(entry, kind)).count() >= MATRIX_MIN);
-    let _ = writeln!(page, "<section>\n<h{level}>In numbers</h{level}>");
-    if entries.iter().any(|entry| entry.verdict() == Some(Verdict::Open)) {
-        page.push_str(
-            "<p class=\"small\">No verdict (?): the goal is within the interval that the number lies in, with a certainty of 99 %. More \
-             rounds make it smaller: --rounds COUNT.</p>\n",
-        );
-    }
-    if entries.iter().any(|entry| entry.value.is_none()) {
-        page.push_str(
-            "<p class=\"small\">n/a: needs measurements that were discarded, because the machine was disturbed.</p>\n",
-        );
-    }
     let others: Vec<_> =
         entries.iter().filter(|entry| !kinds.iter().any(|kind| is_of(entry, kind))).collect();
-    if !others.is_empty() {
-        list(page, &others);
+    let of = |kind: &str| entries.iter().filter(|entry| is_of(entry, kind)).collect::<Vec<_>>();
+    html! {
+        @if !entries.is_empty() {
+            section {
+                (heading(level, &html! { "In numbers" }))
+                @if entries.iter().any(|entry| entry.verdict() == Some(Verdict::Open)) {
+                    p.small {
+                        "No verdict (?): the goal is within the interval that the number lies in, with a certainty of \
+                         99 %. More rounds make it smaller: --rounds COUNT."
+                    }
+                }
+                @if entries.iter().any(|entry| entry.value.is_none()) {
+                    p.small { "n/a: needs measurements that were discarded, because the machine was disturbed." }
+                }
+                @if !others.is_empty() { (list(&others)) }
+                @for kind in kinds { (matrix(kind, &of(kind), level + 1)) }
+            }
+        }
     }
-    for kind in kinds {
-        let of: Vec<_> = entries.iter().filter(|entry| is_of(entry, kind)).collect();
-        matrix(page, kind, &of, level + 1);
-    }
-    page.push_str("</section>\n");
 }
 
 fn is_of(entry: &Entry<'_>, kind: &str) -> bool {
     entry.place().is_some_and(|(of, ..)| of == kind)
 }
 
-fn list(page: &mut String, entries: &[&Entry<'_>]) {
+fn list(entries: &[&Entry<'_>]) -> Markup {
     let has_goals = entries.iter().any(|entry| entry.bar.is_some());
-    let columns = ["number", "measured", "goal"];
-    table::begin(page, "In numbers", "numbers", columns.into_iter().take(if has_goals { 3 } else { 2 }));
-    for Entry { key, value, interval, bar } in entries {
-        let mut measured = value.map_or("n/a".to_owned(), |value| quantity(key, value));
-        if let Some(interval) = interval.filter(|interval| bar.is_some() && interval.low < interval.high) {
-            let _ = write!(measured, " <span class=\"spread\">{}</span>", between(key, interval));
+    let columns = ["number", "measured", "goal"].into_iter().take(if has_goals { 3 } else { 2 });
+    let rows = html! {
+        @for Entry { key, value, interval, bar } in entries {
+            tr {
+                th scope="row" title=(key) { (words(key)) }
+                td {
+                    (value.map_or("n/a".to_owned(), |value| quantity(key, value)))
+                    @if let Some(interval) = interval.filter(|at| bar.is_some() && at.low < at.high) {
+                        " " span.spread { (between(key, interval)) }
+                    }
+                }
+                @if has_goals { td { @if let Some(bar) = bar { (goal(key, *value, *interval, *bar)) } } }
+            }
         }
-        let _ = write!(
-            page,
-            "<tr><th scope=\"row\" title=\"{}\">{}</th><td>{measured}</td>",
-            escape(key),
-            escape(&words(key))
-        );
-        if has_goals {
-            let goal = bar.as_ref().map_or(String::new(), |bar| {
-                format!("{} {} {}", bar.words(), quantity(key, bar.limit()), verdict(*value, *interval, *bar))
-            });
-            let _ = write!(page, "<td>{goal}</td>");
-        }
-        page.push_str("</tr>\n");
-    }
-    table::end(page);
+    };
+    table("In numbers", "numbers", columns, &rows)
+}
+
+/// A goal, and whether a number reaches it.
+pub(super) fn goal(key: &str, value: Option<f64>, interval: Option<Interval>, bar: Bar) -> Markup {
+    html! { (bar.words()) " " (quantity(key, bar.limit())) " " (verdict(value, interval, bar)) }
+}
+
+/// Whether a number reaches its goal, if it has one.
+pub(super) fn verdict_of(headline: &Headline) -> Markup {
+    html! { @if let Some(bar) = headline.bar { (verdict(Some(headline.value), headline.interval, bar)) } }
 }
 
 /// The ends of an interval, in words.
@@ -127,21 +128,21 @@ pub(super) fn between(key: &str, interval: Interval) -> String {
 }
 
 /// Whether a number reaches its goal, as a word in its colour.
-pub(super) fn verdict(value: Option<f64>, interval: Option<Interval>, bar: Bar) -> &'static str {
-    match value.map(|_| bar.verdict(interval)) {
-        Some(Verdict::Reached) => "<span class=\"verdict reached\">reached</span>",
-        Some(Verdict::Missed) => "<span class=\"verdict missed\">not reached</span>",
-        Some(Verdict::Open) if interval.is_none() => {
-            "<span class=\"verdict\" title=\"too few rounds for an interval\">no verdict</span>"
+fn verdict(value: Option<f64>, interval: Option<Interval>, bar: Bar) -> Markup {
+    html! {
+        @match value.map(|_| bar.verdict(interval)) {
+            Some(Verdict::Reached) => { span.verdict.reached { "reached" } },
+            Some(Verdict::Missed) => { span.verdict.missed { "not reached" } },
+            Some(Verdict::Open) if interval.is_none() => {
+                span.verdict title="too few rounds for an interval" { "no verdict" }
+            },
+            Some(Verdict::Open) => { span.verdict title="the goal is within the interval" { "no verdict" } },
+            None => { span.verdict { "no verdict" } },
         }
-        Some(Verdict::Open) => {
-            "<span class=\"verdict\" title=\"the goal is within the interval\">no verdict</span>"
-        }
-        None => "<span class=\"verdict\">no verdict</span>",
     }
 }
 
-fn matrix(page: &mut String, kind: &str, entries: &[&Entry<'_>], level: u8) {
+fn matrix(kind: &str, entries: &[&Entry<'_>], level: u8) -> Markup {
     let places = || entries.iter().filter_map(|entry| entry.place());
     let mut depths: Vec<u32> = places().map(|(_, _, depth)| depth).collect();
     depths.sort_unstable();
@@ -156,42 +157,15 @@ fn matrix(page: &mut String, kind: &str, entries: &[&Entry<'_>], level: u8) {
     let goal = bars.first().filter(|first| bars.iter().all(|bar| bar == *first));
     let goal = goal.map_or(String::new(), |bar| format!(", goal {} {}", bar.words(), number(bar.limit())));
     let title = if kind == "share" { "share of the ceiling".to_owned() } else { words(kind) };
-    let _ = writeln!(
-        page,
-        "<h{level}>{}<span class=\"goal\"> over operations in flight{goal}</span></h{level}>",
-        escape(&title)
-    );
-    let heads: Vec<String> = depths.iter().map(u32::to_string).collect();
     // Where small numbers are good, the largest one decides.
     let is_most = bars.first().is_some_and(|bar| !matches!(bar, Bar::AtLeast(_)));
-    let extreme = if is_most { "most" } else { "least" };
-    let heads = std::iter::once("").chain(heads.iter().map(String::as_str)).chain([extreme]);
-    table::begin(page, &format!("{title} over operations in flight"), "matrix", heads);
-    for row in rows {
+    let heads = depths.iter().map(u32::to_string);
+    let extreme = if is_most { "most" } else { "least" }.to_owned();
+    let heads = std::iter::once(String::new()).chain(heads).chain([extreme]);
+    let row = |row: &str| {
         let of_row: Vec<_> =
             entries.iter().filter(|entry| entry.place().is_some_and(|(_, of, _)| of == row)).collect();
-        let name = if row.is_empty() { "measured".to_owned() } else { words(row) };
-        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", escape(&name));
-        for wanted in &depths {
-            let entry = of_row.iter().find(|entry| entry.place().is_some_and(|(.., depth)| depth == *wanted));
-            let Some(entry) = entry else {
-                page.push_str("<td></td>");
-                continue;
-            };
-            // A sign beside the colour, for those who do not see it.
-            let (class, sign) = match entry.verdict() {
-                Some(Verdict::Reached) => (" class=\"reached\"", " ✓"),
-                Some(Verdict::Missed) => (" class=\"missed\"", " ✗"),
-                Some(Verdict::Open) => ("", " ?"),
-                None => ("", ""),
-            };
-            let title = entry.interval.map_or_else(
-                || entry.key.to_owned(),
-                |interval| format!("{}: {}", entry.key, between(entry.key, interval)),
-            );
-            let value = entry.value.map_or("n/a".to_owned(), |value| quantity(entry.key, value));
-            let _ = write!(page, "<td title=\"{}\"{class}>{value}{sign}</td>", escape(&title));
-        }
+        let at = |depth| of_row.iter().find(|entry| entry.place().is_some_and(|(.., at)| at == depth));
         // A row that was not measured as a whole has no extreme.
         let values: Option<Vec<(&str, f64)>> =
             of_row.iter().map(|entry| entry.value.map(|value| (entry.key, value))).collect();
@@ -199,10 +173,34 @@ fn matrix(page: &mut String, kind: &str, entries: &[&Entry<'_>], level: u8) {
             let values = values.into_iter();
             if is_most { values.max_by(by_value) } else { values.min_by(by_value) }
         });
-        let extreme = extreme.map_or("n/a".to_owned(), |(key, value)| quantity(key, value));
-        let _ = writeln!(page, "<td>{extreme}</td></tr>");
+        html! {
+            tr {
+                th scope="row" { @if row.is_empty() { "measured" } @else { (words(row)) } }
+                @for depth in &depths {
+                    @if let Some(entry) = at(*depth) { (matrix_value(entry)) } @else { td {} }
+                }
+                td { (extreme.map_or("n/a".to_owned(), |(key, value)| quantity(key, value))) }
+            }
+        }
+    };
+    let rows = html! { @for name in rows { (row(name)) } };
+    html! {
+        (heading(level, &html! { (title) span.goal { " over operations in flight" (goal) } }))
+        (table(&format!("{title} over operations in flight"), "matrix", heads, &rows))
     }
-    table::end(page);
+}
+
+fn matrix_value(entry: &Entry<'_>) -> Markup {
+    // A sign beside the colour, for those who do not see it.
+    let (class, sign) = match entry.verdict() {
+        Some(Verdict::Reached) => (Some("reached"), " ✓"),
+        Some(Verdict::Missed) => (Some("missed"), " ✗"),
+        Some(Verdict::Open) => (None, " ?"),
+        None => (None, ""),
+    };
+    let interval = entry.interval.map(|interval| format!(": {}", between(entry.key, interval)));
+    let value = entry.value.map_or("n/a".to_owned(), |value| quantity(entry.key, value));
+    html! { td title={ (entry.key) (interval.unwrap_or_default()) } class=[class] { (value) (sign) } }
 }
 
 fn by_value((_, a): &(&str, f64), (_, b): &(&str, f64)) -> std::cmp::Ordering {
@@ -226,8 +224,7 @@ mod tests {
             }
         }
         study.unmeasured = vec![Unmeasurable { key: "share_mix_qd1".into(), bar: Some(goal) }];
-        let mut page = String::new();
-        write(&mut page, &study, 2);
+        let page = section(&study, 2).into_string();
         assert_eq!(
             page.matches("at least 0.90").count(),
             2,

@@ -1,9 +1,8 @@
 //! The names below the bars of a plot: in one line, in several, or slanted where a word is wider than its place.
 
-use std::fmt::Write;
+use maud::{Markup, html};
 
-use super::{LEFT, LETTER};
-use crate::format::escape;
+use super::{LEFT, LETTER, centred};
 
 /// Height of a line of text.
 const LINE: f64 = 15.0;
@@ -64,28 +63,20 @@ impl Names {
         }
     }
 
-    /// Writes one name whose first line has its middle, or whose last letter stands, at this place.
-    pub(super) fn write(self, body: &mut String, name: &str, (x, y): (f64, f64)) {
+    /// One name whose first line has its middle, or whose last letter stands, at this place.
+    pub(super) fn write(self, name: &str, (x, y): (f64, f64)) -> Markup {
+        #[allow(clippy::cast_precision_loss)] // A few lines.
+        let lower = |index: usize| y + LINE * index as f64;
         match self {
-            Self::Upright { letters, .. } => {
-                for (index, line) in wrapped(name, letters).iter().enumerate() {
-                    #[allow(clippy::cast_precision_loss)] // A few lines.
-                    let y = y + LINE * index as f64;
-                    let line = escape(line);
-                    let _ = write!(
-                        body,
-                        r#"<text class="tick" x="{x:.1}" y="{y:.1}" text-anchor="middle">{line}</text>"#
-                    );
+            Self::Upright { letters, .. } => html! {
+                @for (index, line) in wrapped(name, letters).iter().enumerate() {
+                    (centred("tick", (x, lower(index)), line))
                 }
-            }
+            },
             Self::Slanted { letters, slant } => {
                 let cut = name.char_indices().nth(letters).map(|(at, _)| format!("{}…", &name[..at]));
-                let name = escape(cut.as_deref().unwrap_or(name));
-                let _ = write!(
-                    body,
-                    r#"<text class="tick" transform="translate({:.1} {y:.1}) rotate({slant})" text-anchor="end">{name}</text>"#,
-                    x + 6.0
-                );
+                let turned = format!("translate({:.1} {y:.1}) rotate({slant})", x + 6.0);
+                html! { text.tick transform=(turned) text-anchor="end" { (cut.as_deref().unwrap_or(name)) } }
             }
         }
     }
@@ -142,8 +133,7 @@ mod tests {
 
     #[test]
     fn a_long_name_is_cut_between_letters() {
-        let mut body = String::new();
-        Names::Slanted { letters: 3, slant: -45.0 }.write(&mut body, "µµµµ<", (0.0, 0.0));
+        let body = Names::Slanted { letters: 3, slant: -45.0 }.write("µµµµ<", (0.0, 0.0)).into_string();
         assert!(body.contains(">µµµ…<"), "{body}");
     }
 }
