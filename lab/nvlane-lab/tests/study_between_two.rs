@@ -96,7 +96,7 @@ impl Server {
         let (mut stream, challenge) = self.connect();
         let hello = self.hello(&study::remote::own_version(), &challenge);
         writeln!(stream.get_mut(), "{hello}").expect("sent");
-        assert!(read_line(&mut stream)["welcome"]["data_address"].is_string());
+        assert!(read_line(&mut stream)["done"]["data_address"].is_string());
         move |request| {
             writeln!(stream.get_mut(), "{request}").expect("sent");
             read_line(&mut stream)
@@ -347,7 +347,7 @@ fn targets_take_the_ports_of_a_range_and_its_end_is_told() {
     let mut ask = server.session();
     let start = json!({ "start": { "namespaces": [{ "null": { "bytes": 1 << 30, "lba_bytes": null } }], "tuning": {}, "tells": false } });
     let port_of = |started: &Value| -> u16 {
-        let address = started["started"]["address"].as_str().unwrap_or_else(|| panic!("{started}"));
+        let address = started["done"]["address"].as_str().unwrap_or_else(|| panic!("{started}"));
         let address = address.split('/').next().expect("an address");
         address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port")
     };
@@ -368,7 +368,7 @@ fn targets_take_the_ports_of_a_range_and_its_end_is_told() {
     assert!(!targets.is_empty());
     let expected = format!("of --data-ports {range} are in use on 127.0.0.1");
     assert!(refused.contains(&expected), "{refused}");
-    assert_eq!(ask(json!({ "stop": { "target": 1 } })), "stopped");
+    assert_eq!(ask(json!({ "stop": { "target": 1 } }))["done"], Value::Null);
     let again = port_of(&ask(start.clone()));
     assert!((first + 1..=last).contains(&again) && !targets[1..].contains(&again), "{again} of {range}");
 }
@@ -482,9 +482,9 @@ fn a_program_that_reads_memory_runs_on_the_second_core_of_the_server() {
     let start =
         json!({ "start_memory_reader": { "access": "sequential", "warm_up_us": 1000, "measure_us": 20000 } });
     for _ in 0..2 {
-        assert_eq!(ask(start.clone()), "memory_reader_started");
+        assert_eq!(ask(start.clone()), json!({ "done": null }));
         let read = ask(json!("end_memory_reader"));
-        assert!(read["memory_read"]["bytes_per_s"].as_f64().is_some_and(|rate| rate > 1e6), "{read}");
+        assert!(read["done"][0].as_f64().is_some_and(|rate| rate > 1e6), "{read}");
     }
     assert!(ask(json!("end_memory_reader"))["refused"].is_string());
 }
@@ -603,13 +603,13 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
         let told = refused["refused"].as_str().unwrap_or_else(|| panic!("{request}: {refused}"));
         assert!(told.contains(reason), "{request}: {told}");
     }
-    assert_eq!(ask(json!("ping")), "pong");
+    assert_eq!(ask(json!("ping")), json!({ "done": null }));
     // One at a time: the second takes the place of the first.
     for _ in 0..2 {
-        assert!(ask(ceiling("depth", 4))["ceiling_started"]["key"].is_string());
+        assert!(ask(ceiling("depth", 4))["done"][1].is_string());
     }
     for _ in 0..2 {
-        assert_eq!(ask(file_load("measure_us", 500_000_000)), "file_load_started");
+        assert_eq!(ask(file_load("measure_us", 500_000_000)), json!({ "done": null }));
     }
     let refused = ask(json!({ "start_peer": { "kind": "/bin/sh", "memory_mib": 1 } }));
     assert!(refused["refused"].as_str().is_some_and(|told| told.contains("no message")), "{refused}");
@@ -666,10 +666,10 @@ fn a_server_without_an_interface_sets_none() {
     let server = Server::start();
     let mut ask = server.session();
     let started = ask(null_target());
-    let number = &started["started"]["target"];
+    let number = &started["done"]["target"];
     let counters = ask(json!({ "counters": { "target": number } }));
-    assert!(counters["counters"]["run_ns"].as_u64().is_some_and(|ns| ns > 0), "{counters}");
-    assert!(counters["counters"]["interrupts"].is_null(), "loopback has no interrupts: {counters}");
+    assert!(counters["done"]["run_ns"].as_u64().is_some_and(|ns| ns > 0), "{counters}");
+    assert!(counters["done"]["interrupts"].is_null(), "loopback has no interrupts: {counters}");
     for by in ["own_queues", "arfs"] {
         let refused = ask(json!({ "steer": { "target": number, "by": by } }));
         let told = refused["refused"].as_str().unwrap_or_else(|| panic!("{refused}"));
@@ -721,8 +721,8 @@ fn an_interface_of_the_server_is_set_for_a_target_and_is_then_as_before() {
     let has_record = || fs::read_dir(records.path()).expect("a directory").next().is_some();
     let steer = |number: &Value, by: &str| json!({ "steer": { "target": number, "by": by } });
     let mut ask = server.session();
-    let first = ask(null_target())["started"]["target"].clone();
-    let second = ask(null_target())["started"]["target"].clone();
+    let first = ask(null_target())["done"]["target"].clone();
+    let second = ask(null_target())["done"]["target"].clone();
     let arfs = ask(steer(&first, "arfs"));
     assert!(
         arfs["refused"].as_str().is_some_and(|told| told.contains("failed: ") || told.contains("aRFS")),
@@ -732,18 +732,18 @@ fn an_interface_of_the_server_is_set_for_a_target_and_is_then_as_before() {
     if let Some(told) = steered["refused"].as_str() {
         assert!(told.contains("this kernel has no mqprio"), "{told}");
         assert!(!has_record() && disciplines() == before);
-        assert_eq!(ask(json!("ping")), "pong");
+        assert_eq!(ask(json!("ping")), json!({ "done": null }));
         eprintln!("skipped: {told}");
         return;
     }
-    assert_eq!(steered["steered"]["means"], "software", "{steered}");
+    assert_eq!(steered["done"], "software", "{steered}");
     assert!(has_record() && disciplines().contains("mqprio"));
     let taken = ask(steer(&second, "own_queues"));
     let told = taken["refused"].as_str().unwrap_or_else(|| panic!("{taken}"));
     assert!(told.contains("are set for target 1 already"), "{told}");
-    assert_eq!(ask(json!({ "stop": { "target": first } })), "stopped");
+    assert_eq!(ask(json!({ "stop": { "target": first } })), json!({ "done": null }));
     assert!(!has_record() && disciplines() == before, "it ends with its target");
-    assert!(ask(steer(&second, "own_queues"))["steered"].is_object());
+    assert!(ask(steer(&second, "own_queues"))["done"].is_string());
     drop(ask);
     wait_until("it ends with its study", || !has_record() && disciplines() == before);
 }
@@ -824,7 +824,7 @@ fn a_sampling_ends_with_its_target_and_with_its_study() {
     let wait_for = |count: usize| wait_until("threads that sample", || samplers() == count);
     let mut ask = server.session();
     let start = json!({ "start": { "namespaces": [{ "null": { "bytes": 1 << 30, "lba_bytes": null } }], "tuning": {}, "tells": false } });
-    let mut target = || ask(start.clone())["started"]["target"].as_u64().expect("a target");
+    let mut target = || ask(start.clone())["done"]["target"].as_u64().expect("a target");
     let (first, second) = (target(), target());
     let sample = |target: u64, measure_us: u64| json!({ "start_sampling": { "target": target, "measure_us": measure_us } });
     let refused = ask(sample(first, 601_000_000));
@@ -834,22 +834,22 @@ fn a_sampling_ends_with_its_target_and_with_its_study() {
         assert!(refused.contains("not permitted"), "{refused}");
         return;
     }
-    assert_eq!(started, "sampling_started");
+    assert_eq!(started, json!({ "done": null }));
     wait_for(1);
     // One at a time: the second takes the place of the first.
-    assert_eq!(ask(sample(second, 1_000_000)), "sampling_started");
+    assert_eq!(ask(sample(second, 1_000_000)), json!({ "done": null }));
     wait_for(1);
     let sampled = ask(json!("end_sampling"));
-    assert!(sampled["sampled"]["functions"].is_array(), "{sampled}");
+    assert!(sampled["done"]["functions"].is_array(), "{sampled}");
     wait_for(0);
-    assert_eq!(ask(sample(first, 1_000_000)), "sampling_started");
-    assert_eq!(ask(json!({ "stop": { "target": second } })), "stopped");
+    assert_eq!(ask(sample(first, 1_000_000)), json!({ "done": null }));
+    assert_eq!(ask(json!({ "stop": { "target": second } })), json!({ "done": null }));
     wait_for(1);
-    assert_eq!(ask(json!({ "stop": { "target": first } })), "stopped");
+    assert_eq!(ask(json!({ "stop": { "target": first } })), json!({ "done": null }));
     wait_for(0);
     assert_eq!(ask(json!("end_sampling"))["refused"], "no target is sampled");
-    let third = ask(start.clone())["started"]["target"].as_u64().expect("a target");
-    assert_eq!(ask(sample(third, 600_000_000)), "sampling_started");
+    let third = ask(start.clone())["done"]["target"].as_u64().expect("a target");
+    assert_eq!(ask(sample(third, 600_000_000)), json!({ "done": null }));
     drop(ask);
     wait_until("the sampling ends with its connection", || samplers() == 0 && server.targets().is_empty());
 }

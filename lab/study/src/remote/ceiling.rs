@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use load::ceiling::far_end::{FarAccount, Key, RemoteFarEnd, measure_at};
 use load::ceiling::{CeilingResult, CeilingSpec};
+use serde::de::DeserializeOwned;
 
 use super::connection::ServerConnection;
-use super::protocol::{Reply, Request, StartCeiling, ceiling_key_of};
+use super::protocol::{Request, StartCeiling, ceiling_key_of};
 use crate::error::Error;
 
 /// Measures with the far end on the server's machine. The calling thread is the near end.
@@ -35,10 +36,9 @@ fn start(server: &Arc<ServerConnection>, spec: &CeilingSpec) -> Result<(SocketAd
         warm_up_us: u64::try_from(spec.warm_up.as_micros()).unwrap_or(u64::MAX),
         sleeps: spec.far_sleeps,
     });
-    let Reply::CeilingStarted { address, key } = server.request(&request)? else {
-        return Err(server.confused());
-    };
-    Ok((server.socket_address(&address)?, ceiling_key_of(&key).ok_or_else(|| server.confused())?))
+    let (address, key): (String, String) = server.request(&request)?;
+    let key = ceiling_key_of(&key).ok_or_else(|| server.failed("it gave no key of a ceiling"))?;
+    Ok((server.socket_address(&address)?, key))
 }
 
 /// The far end on the server's machine. It ends with this value.
@@ -50,7 +50,7 @@ struct ServerFarEnd<'a> {
 }
 
 impl ServerFarEnd<'_> {
-    fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+    fn ask<Answer: DeserializeOwned>(&mut self, request: &Request) -> io::Result<Answer> {
         self.server.request(request).map_err(|error| {
             let told = io::Error::other(error.to_string());
             self.failure.get_or_insert(error);
@@ -61,18 +61,12 @@ impl ServerFarEnd<'_> {
 
 impl RemoteFarEnd for ServerFarEnd<'_> {
     fn await_ready(&mut self) -> io::Result<()> {
-        match self.ask(&Request::AwaitCeiling)? {
-            Reply::CeilingReady => Ok(()),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
+        self.ask(&Request::AwaitCeiling)
     }
 
     fn end(&mut self) -> io::Result<FarAccount> {
         self.is_ended = true;
-        match self.ask(&Request::EndCeiling)? {
-            Reply::CeilingEnded { time, loss } => Ok((time, loss)),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
+        self.ask(&Request::EndCeiling)
     }
 }
 
@@ -80,7 +74,7 @@ impl Drop for ServerFarEnd<'_> {
     fn drop(&mut self) {
         if !self.is_ended {
             // With a server that is lost the far end has ended.
-            let _ = self.server.request(&Request::EndCeiling);
+            let _ = self.server.request::<FarAccount>(&Request::EndCeiling);
         }
     }
 }

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use host::Address;
 use security::access_token::AccessToken;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use wire::text::to_hex;
 
 use super::lines::{LineError, Lines};
 use super::protocol::{
-    MachineDescription, REPLY_BYTES_MAX, Reply, Request, StartTarget, TOKEN_PURPOSE, challenge_of,
-    data_address, own_version,
+    MachineDescription, REPLY_BYTES_MAX, Reply, Request, TOKEN_PURPOSE, challenge_of, data_address,
+    own_version,
 };
 use crate::error::Error;
 
@@ -76,12 +78,13 @@ impl ServerConnection {
         let challenge = challenge_of(&challenge).ok_or_else(|| failed("it is no study server".to_owned()))?;
         let proof = to_hex(token.prove(TOKEN_PURPOSE, &challenge).expose());
         lines.send(&Request::Hello { version: ours, proof }).map_err(|error| failed(error.to_string()))?;
-        let Reply::Welcome(machine) = next(&mut lines)? else {
+        let Reply::Done(machine) = next(&mut lines)? else {
             return Err(failed("it is no study server".to_owned()));
         };
+        let machine = serde_json::from_value(machine).map_err(|error| failed(error.to_string()))?;
         let connection = Arc::new(Self {
             address,
-            machine: *machine,
+            machine,
             lines: Mutex::new(Some(lines)),
             lost: Mutex::new(None),
             stops: Arc::clone(stops),
@@ -112,34 +115,19 @@ impl ServerConnection {
 
     /// Asks the server for a sign of life now; returns why it is lost, if it is.
     pub(crate) fn loss_now(&self) -> Option<Error> {
-        let _ = self.request(&Request::Ping);
+        let _ = self.request::<()>(&Request::Ping);
         self.loss()
     }
 
-    /// Starts a target on the server's machine; returns its number, its address, and that of its memcached listener.
+    /// Sends a request and waits for its answer, of the type that [`Request`] names.
     ///
     /// # Errors
     /// The server refuses, or is lost.
-    pub(super) fn start(&self, start: StartTarget) -> Result<(u32, Address, Option<SocketAddr>), Error> {
-        match self.ask(&Request::Start(start), START_TIME)? {
-            Reply::Started { target, address, memcached } => {
-                let address = data_address(&address, self.machine.data_address)
-                    .ok_or_else(|| self.failed("it started a target at another address than it announced"))?;
-                let memcached = memcached.map(|text| self.socket_address(&text)).transpose()?;
-                Ok((target, address, memcached))
-            }
-            _ => Err(self.confused()),
-        }
-    }
-
-    /// Sends a request and waits for its answer.
-    ///
-    /// # Errors
-    /// The server refuses, or is lost.
-    pub(crate) fn request(&self, request: &Request) -> Result<Reply, Error> {
+    pub(crate) fn request<Answer: DeserializeOwned>(&self, request: &Request) -> Result<Answer, Error> {
         let is_slow = matches!(
             request,
-            Request::Stop { .. }
+            Request::Start(_)
+                | Request::Stop { .. }
                 | Request::Steer { .. }
                 | Request::AwaitCeiling
                 | Request::StartPeer { .. }
@@ -150,8 +138,17 @@ impl ServerConnection {
                 | Request::EndMemoryReader
                 | Request::EndSampling
         );
-        let time = if is_slow { START_TIME } else { ANSWER_TIME };
-        self.ask(request, time)
+        let answer = self.ask(request, if is_slow { START_TIME } else { ANSWER_TIME })?;
+        serde_json::from_value(answer).map_err(|_| self.failed("it gave an answer to another request"))
+    }
+
+    /// The address of a target that the server has started, which must be the one that it announced.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub(super) fn target_address(&self, text: &str) -> Result<Address, Error> {
+        data_address(text, self.machine.data_address)
+            .ok_or_else(|| self.failed("it started a target at another address than it announced"))
     }
 
     /// The address of something that the server has started, which must be the one that it announced.
@@ -164,12 +161,7 @@ impl ServerConnection {
         address.ok_or_else(|| self.failed("it listens at another address than it announced"))
     }
 
-    /// It gave an answer to another request.
-    pub(crate) fn confused(&self) -> Error {
-        self.failed("it gave an answer to another request")
-    }
-
-    fn ask(&self, request: &Request, time: Duration) -> Result<Reply, Error> {
+    fn ask(&self, request: &Request, time: Duration) -> Result<Value, Error> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = lines.as_mut() else {
             return Err(self.loss().unwrap_or(Error::Stopped));
@@ -179,7 +171,8 @@ impl ServerConnection {
             // A server refuses a sign of life only as it ends.
             Ok(Reply::Refused(reason)) if *request == Request::Ping => Err(self.lose(&mut lines, reason)),
             Ok(Reply::Refused(reason)) => Err(self.failed(&reason)),
-            Ok(reply) => Ok(reply),
+            Ok(Reply::Done(answer)) => Ok(answer),
+            Ok(Reply::Challenge { .. }) => Err(self.failed("it gave an answer to another request")),
             Err(error) => Err(self.lose(&mut lines, error.to_string())),
         }
     }
@@ -217,7 +210,8 @@ impl ServerConnection {
                 (is_over, _) =
                     ended.1.wait_timeout(is_over, PING_INTERVAL).unwrap_or_else(PoisonError::into_inner);
                 if *is_over
-                    || Weak::upgrade(&connection).is_none_or(|open| open.request(&Request::Ping).is_err())
+                    || Weak::upgrade(&connection)
+                        .is_none_or(|open| open.request::<()>(&Request::Ping).is_err())
                 {
                     return;
                 }

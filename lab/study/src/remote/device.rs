@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::protocol::{Reply, SteeringInterface};
+use super::protocol::SteeringInterface;
 use super::settings::{Event, ServerSettings};
 use crate::counters::Counters;
 use crate::error::Error;
@@ -88,16 +88,20 @@ impl<'a> Device<'a> {
     ///
     /// # Errors
     /// They cannot be read.
-    pub(super) fn counters(&self, target: &LocalTarget) -> Result<Reply, String> {
-        let counters = Counters::read(target.pid(), self.place.as_deref());
-        counters.map(Reply::Counters).map_err(|error| error.to_string())
+    pub(super) fn counters(&self, target: &LocalTarget) -> Result<Counters, String> {
+        Counters::read(target.pid(), self.place.as_deref()).map_err(|error| error.to_string())
     }
 
-    /// Steers the traffic of a target until it ends.
+    /// Steers the traffic of a target until it ends. Returns the means by which queues are separated.
     ///
     /// # Errors
     /// The operator does not allow it, another target has it, or the device cannot do it.
-    pub(super) fn steer(&mut self, number: u32, target: &LocalTarget, by: Steering) -> Result<Reply, String> {
+    pub(super) fn steer(
+        &mut self,
+        number: u32,
+        target: &LocalTarget,
+        by: Steering,
+    ) -> Result<String, String> {
         let interface = self.interface()?;
         if let Some((other, _)) = &self.steered {
             return Err(format!("the queues of {interface} are set for target {other} already"));
@@ -122,7 +126,7 @@ impl<'a> Device<'a> {
         self.steered = Some((number, setting));
         let how = if by == Steering::Arfs { "aRFS" } else { "a layout of nvlane adq" };
         (self.on_event)(Event::Set(interface.to_owned(), how));
-        Ok(Reply::Steered { means })
+        Ok(means)
     }
 
     /// The interface that a study may set.

@@ -1,17 +1,19 @@
 //! Energy of a study server's machine.
 
+use serde::{Deserialize, Serialize};
+
 use super::connection::ServerConnection;
-use super::protocol::{Reply, Request};
+use super::protocol::Request;
 use crate::error::Error;
 
-/// Energy of the machine so far.
-#[derive(Clone, Debug, PartialEq)]
+/// Energy of the machine so far. Only differences of two readings are meaningful.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RemoteEnergy {
     /// Of the processor packages and their memory, J.
     pub(crate) joules: f64,
     /// Time of the server's clock, s.
     pub(crate) seconds: f64,
-    /// Identifier of the machine since its boot.
+    /// Identifier of the machine since its boot: a study on the same machine counts its energy once.
     pub(crate) boot: Option<String>,
 }
 
@@ -21,10 +23,7 @@ impl RemoteEnergy {
     /// # Errors
     /// [`Error::Lacking`]: the machine has no counters for the server. Another: the server is lost.
     pub(crate) fn read(server: &ServerConnection) -> Result<Self, Error> {
-        match server.request(&Request::Energy).map_err(|error| server.as_lacking(error))? {
-            Reply::Energy { joules, seconds, boot } => Ok(Self { joules, seconds, boot }),
-            _ => Err(server.confused()),
-        }
+        server.request(&Request::Energy).map_err(|error| server.as_lacking(error))
     }
 
     /// Whether it is of the machine with this identifier.

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use linux::randomness::Randomness;
 use load::ceiling::CeilingSpec;
-use load::ceiling::far_end::{FarEnd, KEY_BYTES};
+use load::ceiling::far_end::{FarAccount, FarEnd, KEY_BYTES};
 use load::workload::format_bytes;
 use wire::text::to_hex;
 
-use super::protocol::{Reply, StartCeiling};
+use super::protocol::StartCeiling;
 use crate::process::available_bytes;
 
 /// Operations in flight.
@@ -27,7 +27,7 @@ const READY_TIME: Duration = Duration::from_secs(60);
 pub(super) struct FarCeiling(FarEnd);
 
 impl FarCeiling {
-    /// Starts one on this core.
+    /// Starts one on this core. Returns also its address and the key of its connections, as the study gets them.
     ///
     /// # Errors
     /// It asks for more than a study may have, or cannot listen: the reason, for the study.
@@ -36,7 +36,7 @@ impl FarCeiling {
         listen: SocketAddr,
         core: Option<usize>,
         connection_count_max: u64,
-    ) -> Result<(Self, Reply), String> {
+    ) -> Result<(Self, (String, String)), String> {
         let spec = spec(start, core, connection_count_max)?;
         let free_bytes = available_bytes().map_err(|error| error.to_string())?;
         if spec.far_bytes() > free_bytes {
@@ -50,19 +50,18 @@ impl FarCeiling {
         Randomness::System.fill(&mut key).map_err(|error| format!("no random numbers: {error}"))?;
         let far = FarEnd::start(&spec, listen, key)
             .map_err(|error| format!("the far end of a ceiling cannot listen on {listen}: {error}"))?;
-        let reply = Reply::CeilingStarted { address: far.address().to_string(), key: to_hex(&key) };
-        Ok((Self(far), reply))
+        let place = (far.address().to_string(), to_hex(&key));
+        Ok((Self(far), place))
     }
 
     /// Waits until it is ready.
-    pub(super) fn await_ready(&mut self) -> Result<Reply, String> {
-        self.0.await_ready(READY_TIME).map(|()| Reply::CeilingReady).map_err(|error| failed(&error))
+    pub(super) fn await_ready(&mut self) -> Result<(), String> {
+        self.0.await_ready(READY_TIME).map_err(|error| failed(&error))
     }
 
     /// Ends it.
-    pub(super) fn end(self) -> Result<Reply, String> {
-        let (time, loss) = self.0.end().map_err(|error| failed(&error))?;
-        Ok(Reply::CeilingEnded { time, loss })
+    pub(super) fn end(self) -> Result<FarAccount, String> {
+        self.0.end().map_err(|error| failed(&error))
     }
 }
 
@@ -151,8 +150,7 @@ mod tests {
     #[test]
     fn a_far_end_listens_and_ends() {
         let place = (Ipv4Addr::LOCALHOST, 0).into();
-        let (far, reply) = FarCeiling::start(&USUAL, place, None, 1000).unwrap();
-        let Reply::CeilingStarted { address, key } = reply else { panic!("{reply:?}") };
+        let (far, (address, key)) = FarCeiling::start(&USUAL, place, None, 1000).unwrap();
         assert!(address.starts_with("127.0.0.1:") && key.len() == 2 * KEY_BYTES);
         assert!(far.end().unwrap_err().starts_with("the far end of the ceiling: "));
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::protocol::Reply;
+use super::energy::RemoteEnergy;
 use crate::energy::{DIRECTORY, Energy, EnergyReading, NoEnergy, boot_id};
 
 /// The sum, from the first request of a study on; `None` before it.
@@ -23,9 +23,9 @@ impl FarEnergy {
     ///
     /// # Errors
     /// The machine has no counters, or this user may not read them.
-    pub(super) fn read(&mut self) -> Result<Reply, String> {
+    pub(super) fn read(&mut self) -> Result<RemoteEnergy, String> {
         let (joules, seconds) = self.read_in(Path::new(DIRECTORY)).map_err(|reason| reason.to_string())?;
-        Ok(Reply::Energy { joules, seconds, boot: boot_id() })
+        Ok(RemoteEnergy { joules, seconds, boot: boot_id() })
     }
 
     /// Joules and seconds since the first reading, of the counters in a directory such as [`DIRECTORY`].

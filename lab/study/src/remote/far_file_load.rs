@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use load::disturbance::Loss;
 use load::runner::{self, Finished, LocalStorage, Observer, RunSettings};
 use load::workload::{Pattern, Sizes, Stop, Workload, format_bytes};
 
 use super::measuring::Measuring;
-use super::protocol::{Reply, StartFileLoad};
+use super::protocol::{FileLoadOutcome, StartFileLoad};
 use crate::load_values::{bins, values};
 use crate::process::available_bytes;
 
@@ -28,7 +27,7 @@ pub(super) fn start(
     start: &StartFileLoad,
     storage: LocalStorage,
     cores: Vec<usize>,
-) -> Result<Measuring, String> {
+) -> Result<Measuring<FileLoadOutcome>, String> {
     let workload = workload(start)?;
     Measuring::start("the load on the file", move |stops| {
         let settings = RunSettings { cores, ..RunSettings::default() };
@@ -46,8 +45,8 @@ impl Observer for Ends {
     }
 }
 
-/// The reply for a load that has ended.
-fn outcome(finished: Finished) -> Result<Reply, String> {
+/// The outcome of a load that has ended.
+fn outcome(finished: Finished) -> Result<FileLoadOutcome, String> {
     if let Some(error) = finished.error {
         return Err(format!("the load on the file: {error}"));
     }
@@ -55,9 +54,8 @@ fn outcome(finished: Finished) -> Result<Reply, String> {
     if report.total.error_count > 0 {
         return Err(format!("{} operations on the file failed", report.total.error_count));
     }
-    let loss: Option<Loss> = report.disturbance.worst().map(|(_, loss)| loss);
-    let values = values(&report).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Ok(Reply::FileLoad { values, bins: bins(&report), loss })
+    let loss = report.disturbance.worst().map(|(_, loss)| loss);
+    Ok(FileLoadOutcome { values: values(&report), bins: bins(&report), loss })
 }
 
 /// The requested load, if it is within the limits.
@@ -151,7 +149,7 @@ mod tests {
         };
         let asked = StartFileLoad { measure_us: 50_000, ..usual() };
         let ended = start(&asked, file.storage(), Vec::new()).unwrap().end();
-        let Reply::FileLoad { values, bins, .. } = ended.unwrap() else { panic!("another reply") };
+        let FileLoadOutcome { values, bins, .. } = ended.unwrap();
         for name in values.keys() {
             assert!(crate::load_values::value_named(name).is_some(), "{name}");
         }

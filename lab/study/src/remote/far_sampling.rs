@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::protocol::Reply;
 use super::sampled::SentSamples;
 use crate::profile::{ProcessSampling, Resolver, Scope, Unplaced};
 
@@ -40,7 +39,7 @@ impl FarSampling {
     ///
     /// # Errors
     /// The measurement is too long, or this machine does not permit it.
-    pub(super) fn start(&mut self, target: u32, pid: u32, measure_us: u64) -> Result<Reply, String> {
+    pub(super) fn start(&mut self, target: u32, pid: u32, measure_us: u64) -> Result<(), String> {
         self.running = None;
         let measure = Duration::from_micros(measure_us);
         if measure > TIME_MAX {
@@ -49,17 +48,17 @@ impl FarSampling {
         let start = || ProcessSampling::start(pid, Scope::permitted()?, |_| true);
         let sampling = start().map_err(|error| error.to_string())?;
         self.running = Some(Running::start(target, sampling, measure + END_TIME)?);
-        Ok(Reply::SamplingStarted)
+        Ok(())
     }
 
     /// Ends the sampling.
     ///
     /// # Errors
     /// There is none, or its time was over long ago.
-    pub(super) fn end(&mut self) -> Result<Reply, String> {
+    pub(super) fn end(&mut self) -> Result<SentSamples, String> {
         let samples = self.running.take().ok_or("no target is sampled")?.end()?;
         let sampled = samples.place(&mut self.resolver).map_err(|error| error.to_string())?;
-        Ok(Reply::Sampled(SentSamples::of(&sampled)))
+        Ok(SentSamples::of(&sampled))
     }
 
     /// Ends the sampling of a target that is about to end.
@@ -112,7 +111,7 @@ impl Drop for Running {
 mod tests {
     use super::*;
 
-    fn start(sampling: &mut FarSampling, target: u32, measure: Duration) -> Result<Reply, String> {
+    fn start(sampling: &mut FarSampling, target: u32, measure: Duration) -> Result<(), String> {
         sampling.start(target, std::process::id(), u64::try_from(measure.as_micros()).unwrap())
     }
 
@@ -123,16 +122,15 @@ mod tests {
         }
         let mut sampling = FarSampling::default();
         let measure = Duration::from_secs(1);
-        assert_eq!(start(&mut sampling, 1, measure), Ok(Reply::SamplingStarted));
+        assert_eq!(start(&mut sampling, 1, measure), Ok(()));
         sampling.end_of(2);
         assert!(sampling.running.is_some());
         sampling.end_of(1);
         assert_eq!(sampling.end().unwrap_err(), "no target is sampled");
-        assert_eq!(start(&mut sampling, 2, measure), Ok(Reply::SamplingStarted));
+        assert_eq!(start(&mut sampling, 2, measure), Ok(()));
         let until = Instant::now() + Duration::from_millis(50);
         while Instant::now() < until {}
-        let Reply::Sampled(sent) = sampling.end().unwrap() else { panic!("another reply") };
-        assert!(sent.into_sampled().unwrap().placed.total() > 0);
+        assert!(sampling.end().unwrap().into_sampled().unwrap().placed.total() > 0);
         assert!(sampling.end().is_err());
     }
 

@@ -5,28 +5,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::protocol::Reply;
-
 /// Time for a thread whose measurement is over to end.
 const END_TIME: Duration = Duration::from_secs(10);
 
 /// A thread that measures. It ends with this value.
 #[derive(Debug)]
-pub(super) struct Measuring {
+pub(super) struct Measuring<Outcome> {
     /// Its work, for errors: "the program".
     what: &'static str,
     stops: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Reply, String>>>,
+    thread: Option<JoinHandle<Result<Outcome, String>>>,
 }
 
-impl Measuring {
+impl<Outcome: Send + 'static> Measuring<Outcome> {
     /// Starts work, which ends early once the flag that it gets is set.
     ///
     /// # Errors
     /// There is no thread.
     pub(super) fn start(
         what: &'static str,
-        work: impl FnOnce(Arc<AtomicBool>) -> Result<Reply, String> + Send + 'static,
+        work: impl FnOnce(Arc<AtomicBool>) -> Result<Outcome, String> + Send + 'static,
     ) -> Result<Self, String> {
         let stops = Arc::new(AtomicBool::new(false));
         let is_stopped = Arc::clone(&stops);
@@ -39,7 +37,7 @@ impl Measuring {
     ///
     /// # Errors
     /// It is not over, or failed.
-    pub(super) fn end(mut self) -> Result<Reply, String> {
+    pub(super) fn end(mut self) -> Result<Outcome, String> {
         let thread = self.thread.take().ok_or("it has ended")?;
         let until = Instant::now() + END_TIME;
         while !thread.is_finished() {
@@ -53,7 +51,7 @@ impl Measuring {
     }
 }
 
-impl Drop for Measuring {
+impl<Outcome> Drop for Measuring<Outcome> {
     fn drop(&mut self) {
         self.stops.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

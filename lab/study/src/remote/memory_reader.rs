@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use load::disturbance::Watch;
+use load::disturbance::{Loss, Watch};
 use load::workload::format_bytes;
 
 use super::measuring::Measuring;
-use super::protocol::{Reply, StartMemoryReader};
+use super::protocol::StartMemoryReader;
 use crate::memory_load::{MEMORY_BYTES, MemoryLoad};
 use crate::process::available_bytes;
 
 /// Warm-up and measurement together.
 const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// Bytes per second, and the loss to other load.
+pub(super) type Read = (f64, Option<Loss>);
 
 /// The memory, unless there is some already.
 ///
@@ -42,7 +45,7 @@ pub(super) fn start(
     start: &StartMemoryReader,
     memory: Arc<MemoryLoad>,
     core: usize,
-) -> Result<Measuring, String> {
+) -> Result<Measuring<Read>, String> {
     let [warm_up, measure] = [start.warm_up_us, start.measure_us].map(Duration::from_micros);
     if warm_up.saturating_add(measure) > TIME_MAX {
         return Err(format!("a program reads memory for {} s at most", TIME_MAX.as_secs()));
@@ -54,7 +57,7 @@ pub(super) fn start(
         let is_stopped = || stops.load(Ordering::Relaxed);
         let read = memory.run(access, (warm_up, measure), &is_stopped);
         let bytes_per_s = read.map_err(|error| error.to_string())?;
-        Ok(Reply::MemoryRead { bytes_per_s, loss: watch.loss() })
+        Ok((bytes_per_s, watch.loss()))
     })
 }
 
@@ -67,7 +70,7 @@ mod tests {
     use super::*;
     use crate::memory_load::Access;
 
-    fn start_for(measure: Duration) -> Result<Measuring, String> {
+    fn start_for(measure: Duration) -> Result<Measuring<Read>, String> {
         let core = CoreList::allowed().unwrap().cores()[0];
         let measure_us = u64::try_from(measure.as_micros()).unwrap();
         let asked = StartMemoryReader { access: Access::Sequential, warm_up_us: 0, measure_us };
@@ -76,11 +79,7 @@ mod tests {
 
     #[test]
     fn a_program_reads_for_its_time_and_is_stopped_before_it_is_over() {
-        let Reply::MemoryRead { bytes_per_s, .. } =
-            start_for(Duration::from_millis(5)).unwrap().end().unwrap()
-        else {
-            panic!("another reply");
-        };
+        let (bytes_per_s, _) = start_for(Duration::from_millis(5)).unwrap().end().unwrap();
         assert!(bytes_per_s > 1e6, "{bytes_per_s}");
         let before = Instant::now();
         drop(start_for(Duration::from_secs(500)).unwrap());

@@ -3,7 +3,7 @@
 use load::others::{Census, Others};
 
 use super::connection::ServerConnection;
-use super::protocol::{Reply, Request};
+use super::protocol::Request;
 use crate::energy::boot_id;
 use crate::error::Error;
 
@@ -12,19 +12,19 @@ use crate::error::Error;
 pub(super) struct FarOthers(Option<Census>);
 
 impl FarOthers {
-    /// Begins a count.
-    pub(super) fn watch(&mut self) -> Reply {
+    /// Begins a count. Returns this process, and the identifier of the machine since its boot.
+    pub(super) fn watch(&mut self) -> (u32, Option<String>) {
         self.0 = Some(Census::now(&[]));
-        Reply::OthersWatched { process: std::process::id(), boot: boot_id() }
+        (std::process::id(), boot_id())
     }
 
     /// Ends it.
     ///
     /// # Errors
     /// None has begun.
-    pub(super) fn end(&mut self, cores: &[usize]) -> Result<Reply, String> {
+    pub(super) fn end(&mut self, cores: &[usize]) -> Result<Others, String> {
         let before = self.0.take().ok_or("no count has begun")?;
-        Ok(Reply::Others(Census::now(&[]).others_since(&before, cores)))
+        Ok(Census::now(&[]).others_since(&before, cores))
     }
 }
 
@@ -43,12 +43,8 @@ impl ServerConnection {
     /// # Errors
     /// The server is lost.
     pub(crate) fn watch_others(&self) -> Result<Counts, Error> {
-        match self.request(&Request::WatchOthers)? {
-            Reply::OthersWatched { process, boot } => {
-                Ok(counts(process, boot.as_deref(), boot_id().as_deref()))
-            }
-            _ => Err(self.confused()),
-        }
+        let (process, boot): (u32, Option<String>) = self.request(&Request::WatchOthers)?;
+        Ok(counts(process, boot.as_deref(), boot_id().as_deref()))
     }
 
     /// The time of others on them since then.
@@ -56,10 +52,7 @@ impl ServerConnection {
     /// # Errors
     /// The server is lost.
     pub(crate) fn others(&self) -> Result<Others, Error> {
-        match self.request(&Request::Others)? {
-            Reply::Others(others) => Ok(others),
-            _ => Err(self.confused()),
-        }
+        self.request(&Request::Others)
     }
 }
 
@@ -82,9 +75,7 @@ mod tests {
     fn a_count_is_begun_before_it_ends() {
         let mut others = FarOthers::default();
         assert!(others.end(&[0]).is_err());
-        assert!(
-            matches!(others.watch(), Reply::OthersWatched { process, .. } if process == std::process::id())
-        );
-        assert!(matches!(others.end(&[]), Ok(Reply::Others(others)) if others.core_count > 0));
+        assert_eq!(others.watch().0, std::process::id());
+        assert!(others.end(&[]).unwrap().core_count > 0);
     }
 }

@@ -8,8 +8,8 @@ use load::account::Account;
 use load::disturbance::Loss;
 
 use super::connection::ServerConnection;
-use super::protocol::{Reply, Request, StartMemoryReader};
-use super::target::RemoteAccount;
+use super::protocol::{Request, StartMemoryReader, Started};
+use super::target::Numbered;
 use crate::error::Error;
 use crate::memory_load::Access;
 use crate::peers::PeerKind;
@@ -17,8 +17,7 @@ use crate::peers::PeerKind;
 /// A memcached or redis that a study server has started. It ends with this value.
 #[derive(Debug)]
 pub(crate) struct RemotePeer {
-    server: Arc<ServerConnection>,
-    number: u32,
+    numbered: Numbered,
     place: SocketAddr,
 }
 
@@ -32,13 +31,9 @@ impl RemotePeer {
         kind: PeerKind,
         memory_mib: u32,
     ) -> Result<Self, Error> {
-        match server.request(&Request::StartPeer { kind, memory_mib })? {
-            Reply::PeerStarted { target: number, address } => {
-                let place = server.socket_address(&address)?;
-                Ok(Self { server: Arc::clone(server), number, place })
-            }
-            _ => Err(server.confused()),
-        }
+        let started: Started = server.request(&Request::StartPeer { kind, memory_mib })?;
+        let numbered = Numbered::new(server, started.target);
+        Ok(Self { numbered, place: server.socket_address(&started.address)? })
     }
 
     pub(crate) fn place(&self) -> SocketAddr {
@@ -46,14 +41,7 @@ impl RemotePeer {
     }
 
     pub(crate) fn account(&self) -> Arc<dyn Account> {
-        Arc::new(RemoteAccount::new(&self.server, self.number))
-    }
-}
-
-impl Drop for RemotePeer {
-    fn drop(&mut self) {
-        // With a server that is lost it has ended.
-        let _ = self.server.request(&Request::Stop { target: self.number });
+        self.numbered.account()
     }
 }
 
@@ -62,10 +50,7 @@ impl Drop for RemotePeer {
 /// # Errors
 /// [`Error::Lacking`]: it is missing there, or too old.
 pub(crate) fn peer_version(server: &ServerConnection, kind: PeerKind) -> Result<String, Error> {
-    match server.request(&Request::PeerVersion { kind }).map_err(|error| server.as_lacking(error))? {
-        Reply::PeerVersion(version) => Ok(version),
-        _ => Err(server.confused()),
-    }
+    server.request(&Request::PeerVersion { kind }).map_err(|error| server.as_lacking(error))
 }
 
 /// A thread of the server that reads memory.
@@ -85,10 +70,7 @@ impl<'a> RemoteReader<'a> {
         let [warm_up_us, measure_us] =
             [warm_up, measure].map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let start = StartMemoryReader { access, warm_up_us, measure_us };
-        match server.request(&Request::StartMemoryReader(start))? {
-            Reply::MemoryReaderStarted => Ok(Self(server)),
-            _ => Err(server.confused()),
-        }
+        server.request(&Request::StartMemoryReader(start)).map(|()| Self(server))
     }
 
     /// Bytes per second, and the loss of the thread, once its time is over.
@@ -96,9 +78,6 @@ impl<'a> RemoteReader<'a> {
     /// # Errors
     /// As [`start`](Self::start).
     pub(crate) fn end(self) -> Result<(f64, Option<Loss>), Error> {
-        match self.0.request(&Request::EndMemoryReader)? {
-            Reply::MemoryRead { bytes_per_s, loss } => Ok((bytes_per_s, loss)),
-            _ => Err(self.0.confused()),
-        }
+        self.0.request(&Request::EndMemoryReader)
     }
 }

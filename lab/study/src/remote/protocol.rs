@@ -5,21 +5,18 @@ use std::fmt;
 use std::net::IpAddr;
 
 use host::Address;
-use load::account::Reading;
 use load::ceiling::far_end;
-use load::cpu::CpuTime;
 use load::disturbance::Loss;
 use load::environment::Environment;
-use load::others::Others;
 use security::access_token::CHALLENGE_BYTES;
 use security::psk::Cipher;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use wire::text::from_hex;
 
-use super::sampled::SentSamples;
-use crate::counters::Counters;
+use crate::cell::Values;
 use crate::file_target_kind::FileTargetKind;
+use crate::load_values::value_named;
 use crate::memory_load::Access;
 use crate::peers::PeerKind;
 use crate::steering::Steering;
@@ -29,7 +26,7 @@ use crate::target_options::{KeyAccess, NamespaceKind, TargetTuning};
 pub const PORT: u16 = 4421;
 
 /// Version of these messages. Builds without a commit have one version of nvlane, so each change of a message raises this.
-const REVISION: u32 = 4;
+const REVISION: u32 = 5;
 
 /// Longest line of a study, bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -44,7 +41,7 @@ pub(crate) const TOKEN_PURPOSE: &str = "nvlane study serve";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// The first one, in answer to [`Reply::Challenge`].
+    /// The first one, in answer to [`Reply::Challenge`]. Answer: [`MachineDescription`].
     Hello {
         /// Version of nvlane.
         version: String,
@@ -53,11 +50,11 @@ pub(crate) enum Request {
     },
     /// Sent every second, so that both ends notice the loss of the other.
     Ping,
-    /// Starts a target.
+    /// Starts a target. Answer: [`Started`], as of each start of a target or another server.
     Start(StartTarget),
-    /// The kernel's account of a target's process.
+    /// The kernel's account of a target's process. Answer: [`load::account::Reading`], or nothing if it has ended.
     Read {
-        /// Number of the target, from [`Reply::Started`].
+        /// Number of the target, from [`Started`].
         target: u32,
     },
     /// Private memory of a target's process.
@@ -81,7 +78,8 @@ pub(crate) enum Request {
         target: u32,
     },
     /// Steers the traffic of a target's memcached listener, or of its only other one, to its core until the target ends: if the
-    /// operator of the server has named an interface for that.
+    /// operator of the server has named an interface for that. Answer: the means by which queues are separated: `software`
+    /// if the device has no offload.
     Steer {
         /// Number of the target.
         target: u32,
@@ -106,7 +104,8 @@ pub(crate) enum Request {
         /// Memory for values, MiB.
         memory_mib: u32,
     },
-    /// The requirements that the server lacks to serve a file by a target of the kernel or of SPDK.
+    /// Whether the server can serve a file by a target of the kernel or of SPDK. Answer: facts about it for the reader, or
+    /// the requirements.
     FileTarget {
         /// The kind.
         kind: FileTargetKind,
@@ -122,11 +121,11 @@ pub(crate) enum Request {
     },
     /// Starts a load on the server's file itself; ends the one before.
     StartFileLoad(StartFileLoad),
-    /// The outcome of that load, whose time is over.
+    /// The outcome of that load, whose time is over: [`FileLoadOutcome`].
     EndFileLoad,
     /// Starts a program that reads memory, on the second of the server's cores; ends the one before.
     StartMemoryReader(StartMemoryReader),
-    /// The outcome of that program, whose time is over.
+    /// The outcome of that program, whose time is over: bytes per second, and its loss to other load.
     EndMemoryReader,
     /// Starts to sample the threads of a target, for a measurement of this length; ends the sampling before.
     StartSampling {
@@ -135,19 +134,21 @@ pub(crate) enum Request {
         /// Measurement, us.
         measure_us: u64,
     },
-    /// The samples.
+    /// The samples: [`super::sampled::SentSamples`].
     EndSampling,
-    /// Energy of the server's machine so far.
+    /// Energy of the server's machine so far: [`super::energy::RemoteEnergy`].
     Energy,
-    /// Begins to count the time of other programs on the server's cores; ends the count before.
+    /// Begins to count the time of other programs on the server's cores; ends the count before. Answer: the server's process,
+    /// and the identifier of the machine since its boot.
     WatchOthers,
-    /// The count.
+    /// The count: [`load::others::Others`].
     Others,
-    /// Starts the far end of a ceiling; ends the one before.
+    /// Starts the far end of a ceiling; ends the one before. Answer: its address, and the first bytes of each connection,
+    /// hexadecimal.
     StartCeiling(StartCeiling),
-    /// Waits until the far end of the ceiling is ready.
+    /// Waits until all connections of the ceiling have come and its memory is allocated.
     AwaitCeiling,
-    /// Ends the far end of the ceiling.
+    /// Ends the far end of the ceiling. Answer: its processor time, and its loss to other load.
     EndCeiling,
 }
 
@@ -288,120 +289,45 @@ pub(crate) enum Reply {
         /// Random bytes, hexadecimal.
         challenge: String,
     },
-    /// The token is proven and the study may begin.
-    Welcome(Box<MachineDescription>),
-    /// To [`Request::Ping`].
-    Pong,
-    /// The target listens.
-    Started {
-        /// Its number.
-        target: u32,
-        /// Its address.
-        address: String,
-        /// Address of its memcached listener, if it has one.
-        #[serde(default)]
-        memcached: Option<String>,
-    },
-    /// A server to compare with listens.
-    PeerStarted {
-        /// Its number, among those of targets.
-        target: u32,
-        /// Its address.
-        address: String,
-    },
-    /// To [`Request::PeerVersion`].
-    PeerVersion(String),
-    /// To [`Request::FileTarget`].
-    FileTarget {
-        /// The requirements; absent: nothing is missing.
-        #[serde(default)]
-        needs: Option<String>,
-        /// Facts about it for the reader.
-        #[serde(default)]
-        described: Option<String>,
-    },
-    /// A target of the kernel or of SPDK listens.
-    FileTargetStarted {
-        /// Its number, among those of targets.
-        target: u32,
-        /// Its address, with its subsystem.
-        address: String,
-    },
-    /// A load on the file runs.
-    FileLoadStarted,
-    /// To [`Request::EndFileLoad`].
-    FileLoad {
-        /// Throughput, latency and processor time, by name.
-        values: BTreeMap<String, f64>,
-        /// Latencies, us, and their numbers of operations.
-        bins: Vec<(f64, u64)>,
-        /// Its loss to other load.
-        loss: Option<Loss>,
-    },
-    /// A program reads memory.
-    MemoryReaderStarted,
-    /// To [`Request::EndMemoryReader`].
-    MemoryRead {
-        /// Bytes per second.
-        bytes_per_s: f64,
-        /// Its loss to other load.
-        loss: Option<Loss>,
-    },
-    /// Others are counted.
-    OthersWatched {
-        /// The server's process.
-        process: u32,
-        /// Identifier of the machine since its boot.
-        boot: Option<String>,
-    },
-    /// To [`Request::Others`].
-    Others(Others),
-    /// A target is sampled.
-    SamplingStarted,
-    /// To [`Request::EndSampling`].
-    Sampled(SentSamples),
-    /// To [`Request::Energy`]. Only differences of two readings are meaningful.
-    Energy {
-        /// Of the processor packages and their memory, J.
-        joules: f64,
-        /// Time of the server's clock, s.
-        seconds: f64,
-        /// Identifier of the machine since its boot: a study on the same machine counts its energy once.
-        boot: Option<String>,
-    },
-    /// To [`Request::Read`]; `None` if the process has ended.
-    Account(Option<Reading>),
-    /// To [`Request::Memory`] and [`Request::SmallMappings`], bytes.
-    Memory(u64),
-    /// To [`Request::State`].
-    State(Value),
-    /// To [`Request::Counters`].
-    Counters(Counters),
-    /// To [`Request::Steer`].
-    Steered {
-        /// The means by which queues are separated: `software` if the device has no offload.
-        means: String,
-    },
-    /// The target has ended.
-    Stopped,
-    /// The far end of a ceiling listens.
-    CeilingStarted {
-        /// Its address.
-        address: String,
-        /// The first bytes of each connection, hexadecimal.
-        key: String,
-    },
-    /// All its connections have come, and its memory is allocated.
-    CeilingReady,
-    /// The far end of a ceiling has ended.
-    CeilingEnded {
-        /// Its processor time.
-        time: CpuTime,
-        /// Its loss to other load.
-        loss: Option<Loss>,
-    },
+    /// The answer to the request, whose type follows from the request.
+    Done(Value),
     /// The request cannot be fulfilled.
     Refused(String),
+}
+
+/// The answer to a request that is fulfilled.
+pub(crate) fn done(answer: impl Serialize) -> Result<Value, String> {
+    serde_json::to_value(answer).map_err(|error| error.to_string())
+}
+
+/// A target or another server that listens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Started {
+    /// Its number.
+    pub(crate) target: u32,
+    /// Its address, with its subsystem if it is a target.
+    pub(crate) address: String,
+    /// Address of its memcached listener, if it has one.
+    #[serde(default)]
+    pub(crate) memcached: Option<String>,
+}
+
+/// The outcome of a load on the server's file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FileLoadOutcome {
+    /// Throughput, latency and processor time, by name.
+    #[serde(deserialize_with = "known")]
+    pub(crate) values: Values,
+    /// Latencies, us, and their numbers of operations.
+    pub(crate) bins: Vec<(f64, u64)>,
+    /// Its loss to other load.
+    pub(crate) loss: Option<Loss>,
+}
+
+/// The values with names that this program knows: it has the server's version.
+fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Values, D::Error> {
+    let values = BTreeMap::<String, f64>::deserialize(deserializer)?;
+    Ok(values.into_iter().filter_map(|(name, value)| Some((value_named(&name)?, value))).collect())
 }
 
 /// The machine of a study server.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::ServerConnection;
-use super::protocol::{Reply, Request};
+use super::protocol::Request;
+use super::sampled::SentSamples;
 use crate::error::Error;
 use crate::profile::Sampled;
 
@@ -24,10 +25,7 @@ impl RemoteSampling {
     ) -> Result<Self, Error> {
         let measure_us = u64::try_from(measure.as_micros()).unwrap_or(u64::MAX);
         let started = server.request(&Request::StartSampling { target, measure_us });
-        match started.map_err(|error| server.as_lacking(error))? {
-            Reply::SamplingStarted => Ok(Self(Arc::clone(server))),
-            _ => Err(server.confused()),
-        }
+        started.map(|()| Self(Arc::clone(server))).map_err(|error| server.as_lacking(error))
     }
 
     /// Ends it; returns the samples, by layer and function.
@@ -35,11 +33,8 @@ impl RemoteSampling {
     /// # Errors
     /// As [`start`](Self::start).
     pub(crate) fn end(self) -> Result<Sampled, Error> {
-        match self.0.request(&Request::EndSampling).map_err(|error| self.0.as_lacking(error))? {
-            Reply::Sampled(sent) => {
-                sent.into_sampled().ok_or_else(|| self.0.failed("it has more samples than there can be"))
-            }
-            _ => Err(self.0.confused()),
-        }
+        let sent: SentSamples =
+            self.0.request(&Request::EndSampling).map_err(|error| self.0.as_lacking(error))?;
+        sent.into_sampled().ok_or_else(|| self.0.failed("it has more samples than there can be"))
     }
 }

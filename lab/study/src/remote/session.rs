@@ -15,6 +15,7 @@ use load::workload::format_bytes;
 use security::access_token::CHALLENGE_BYTES;
 use security::secret::Secret;
 use security::tls_key::TlsKey;
+use serde_json::Value;
 use tempfile::TempDir;
 use wire::text::{from_hex, to_hex};
 
@@ -28,13 +29,14 @@ use super::memory_reader::memory;
 use super::occupancy::Occupancy;
 use super::others::FarOthers;
 use super::protocol::{
-    MachineDescription, REQUEST_BYTES_MAX, Reply, Request, SentKeys, StartCeiling, StartFileLoad,
-    StartMemoryReader, StartTarget, TOKEN_PURPOSE, own_version,
+    FileLoadOutcome, MachineDescription, REQUEST_BYTES_MAX, Reply, Request, SentKeys, StartCeiling,
+    StartFileLoad, StartMemoryReader, StartTarget, Started, TOKEN_PURPOSE, done, own_version,
 };
 use super::settings::{Event, ServerSettings};
 use super::unproven::Unproven;
 use super::{far_file_load, memory_reader};
 use crate::descriptors::target_lane_count_max;
+use crate::error::Error;
 use crate::file_target::FileTarget;
 use crate::file_target_kind::FileTargetKind;
 use crate::keys::Keys;
@@ -177,11 +179,11 @@ struct Session<'a> {
     count: u32,
     /// Port of the last one, if a range is set.
     last_port: Option<u16>,
-    file_load: Option<Measuring>,
+    file_load: Option<Measuring<FileLoadOutcome>>,
     // After the targets and the load that have it open.
     scratch: Option<Scratch>,
     ceiling: Option<FarCeiling>,
-    reader: Option<Measuring>,
+    reader: Option<Measuring<memory_reader::Read>>,
     /// The memory of the reader.
     memory: Option<Arc<MemoryLoad>>,
     /// Lanes of a target and connections of a ceiling, by the limit on descriptors.
@@ -192,29 +194,29 @@ impl Session<'_> {
     /// Answers requests until the connection ends; returns why it ended.
     fn run(&mut self, lines: &mut Lines, peer: SocketAddr, is_stopped: &dyn Fn() -> bool) -> LineError {
         let environment = Environment::collect(Some(peer.ip().to_canonical()), JITTER);
-        let mut reply = Reply::Welcome(Box::new(MachineDescription {
+        let mut answer = done(MachineDescription {
             data_address: self.data_address,
             cores: self.settings.cores.cores().to_vec(),
             lane_count_max: self.lane_count_max,
             environment,
             steering: self.device.steering(),
-        }));
+        });
         loop {
-            if let Err(error) = lines.send(&reply) {
+            if let Err(error) = lines.send(&answer.map_or_else(Reply::Refused, Reply::Done)) {
                 return error;
             }
-            reply = match lines.receive(REQUEST_BYTES_MAX, SILENCE, is_stopped) {
-                Ok(request) => self.answer(request).unwrap_or_else(Reply::Refused),
+            answer = match lines.receive(REQUEST_BYTES_MAX, SILENCE, is_stopped) {
+                Ok(request) => self.answer(request),
                 Err(error) => return error,
             };
         }
     }
 
-    fn answer(&mut self, request: Request) -> Result<Reply, String> {
+    fn answer(&mut self, request: Request) -> Result<Value, String> {
         match request {
             Request::Hello { .. } => Err("the study has begun already".to_owned()),
-            Request::Ping => Ok(Reply::Pong),
-            Request::Start(start) => self.start(&start),
+            Request::Ping => done(()),
+            Request::Start(start) => done(self.start(&start)?),
             Request::Read { target } => {
                 let reading = match (self.peers.get(&target), self.file_targets.get(&target)) {
                     (Some(peer), _) => peer.account().read(),
@@ -225,55 +227,46 @@ impl Session<'_> {
                     (None, None) => self.target(target)?.account().read(),
                 };
                 let machine_busy_ns = cpu::of_machine().ok().map(|time| time.busy_ns());
-                Ok(Reply::Account(reading.map(|reading| Reading { machine_busy_ns, ..reading })))
+                done(reading.map(|reading| Reading { machine_busy_ns, ..reading }))
             }
-            Request::Memory { target } => {
-                let bytes = self.target(target)?.own_memory_bytes();
-                bytes.map(Reply::Memory).map_err(|error| error.to_string())
-            }
-            Request::State { target } => {
-                self.target(target)?.state().map(Reply::State).map_err(|error| error.to_string())
-            }
+            Request::Memory { target } => done(told(self.target(target)?.own_memory_bytes())?),
+            Request::State { target } => told(self.target(target)?.state()),
             Request::SmallMappings { target } => {
-                let bytes = small_mappings_bytes(self.target(target)?.pid());
-                bytes.map(Reply::Memory).map_err(|error| error.to_string())
+                done(told(small_mappings_bytes(self.target(target)?.pid()))?)
             }
-            Request::Counters { target } => self.device.counters(self.target(target)?),
+            Request::Counters { target } => done(self.device.counters(self.target(target)?)?),
             Request::Steer { target: number, by } => {
                 let started = self.targets.get(&number).ok_or_else(|| no_target(number))?;
-                self.device.steer(number, &started.target, by)
+                done(self.device.steer(number, &started.target, by)?)
             }
-            Request::StartCeiling(start) => self.start_ceiling(&start),
-            Request::AwaitCeiling => self.ceiling.as_mut().ok_or_else(no_ceiling)?.await_ready(),
-            Request::EndCeiling => self.ceiling.take().ok_or_else(no_ceiling)?.end(),
-            Request::PeerVersion { kind } => {
-                kind.peer().version().map(Reply::PeerVersion).map_err(|error| error.to_string())
-            }
-            Request::StartPeer { kind, memory_mib } => self.start_peer(kind, memory_mib),
+            Request::StartCeiling(start) => done(self.start_ceiling(&start)?),
+            Request::AwaitCeiling => done(self.ceiling.as_mut().ok_or_else(no_ceiling)?.await_ready()?),
+            Request::EndCeiling => done(self.ceiling.take().ok_or_else(no_ceiling)?.end()?),
+            Request::PeerVersion { kind } => done(told(kind.peer().version())?),
+            Request::StartPeer { kind, memory_mib } => done(self.start_peer(kind, memory_mib)?),
             Request::FileTarget { kind } => {
                 let at = Some(self.data_address);
-                let needs = kind.check(at).err();
-                Ok(Reply::FileTarget { described: kind.described(at).filter(|_| needs.is_none()), needs })
+                done(kind.check(at).map(|_| kind.described(at)))
             }
             Request::StartFileTarget { kind, bytes, core_count } => {
-                self.start_file_target(kind, bytes, core_count)
+                done(self.start_file_target(kind, bytes, core_count)?)
             }
-            Request::StartFileLoad(start) => self.start_file_load(&start),
-            Request::EndFileLoad => self.file_load.take().ok_or("no load runs on the file")?.end(),
-            Request::StartMemoryReader(start) => self.start_reader(&start),
-            Request::EndMemoryReader => self.reader.take().ok_or("no program reads memory")?.end(),
+            Request::StartFileLoad(start) => done(self.start_file_load(&start)?),
+            Request::EndFileLoad => done(self.file_load.take().ok_or("no load runs on the file")?.end()?),
+            Request::StartMemoryReader(start) => done(self.start_reader(&start)?),
+            Request::EndMemoryReader => done(self.reader.take().ok_or("no program reads memory")?.end()?),
             Request::StartSampling { target, measure_us } => {
                 let pid = self.target(target)?.pid();
-                self.sampling.start(target, pid, measure_us)
+                done(self.sampling.start(target, pid, measure_us)?)
             }
-            Request::EndSampling => self.sampling.end(),
-            Request::Energy => self.energy.read(),
-            Request::WatchOthers => Ok(self.others.watch()),
-            Request::Others => self.others.end(self.settings.cores.cores()),
+            Request::EndSampling => done(self.sampling.end()?),
+            Request::Energy => done(self.energy.read()?),
+            Request::WatchOthers => done(self.others.watch()),
+            Request::Others => done(self.others.end(self.settings.cores.cores())?),
             Request::Stop { target }
                 if self.peers.remove(&target).is_some() || self.file_targets.remove(&target).is_some() =>
             {
-                Ok(Reply::Stopped)
+                done(())
             }
             Request::Stop { target: number } => {
                 self.sampling.end_of(number);
@@ -281,7 +274,7 @@ impl Session<'_> {
                     self.targets.remove(&number).ok_or_else(|| no_target(number))?;
                 let stopped = target.stop();
                 self.device.release(number);
-                stopped.map(|()| Reply::Stopped).map_err(|error| error.to_string())
+                done(told(stopped)?)
             }
         }
     }
@@ -290,7 +283,7 @@ impl Session<'_> {
         self.targets.get(&target).map(|started| &started.target).ok_or_else(|| no_target(target))
     }
 
-    fn start(&mut self, start: &StartTarget) -> Result<Reply, String> {
+    fn start(&mut self, start: &StartTarget) -> Result<Started, String> {
         self.check_count()?;
         if start.namespaces.is_empty() || start.namespaces.len() > NAMESPACE_COUNT_MAX {
             return Err(format!("a target has 1 to {NAMESPACE_COUNT_MAX} namespaces"));
@@ -312,15 +305,15 @@ impl Session<'_> {
             arguments: vec!["--cores".to_owned(), cores],
             ..ServedOptions::of(arguments?).tuned(start.tuning)
         };
-        let target = LocalTarget::start(&settings.program, &options).map_err(|error| error.to_string())?;
+        let target = told(LocalTarget::start(&settings.program, &options))?;
         let address = target.address().to_string();
         let memcached = target.memcached().map(|place| place.to_string());
         self.count = self.count.wrapping_add(1);
         self.targets.insert(self.count, StartedTarget { target, _keys: keys.map(|(keys, _)| keys) });
-        Ok(Reply::Started { target: self.count, address, memcached })
+        Ok(Started { target: self.count, address, memcached })
     }
 
-    fn start_peer(&mut self, kind: PeerKind, memory_mib: u32) -> Result<Reply, String> {
+    fn start_peer(&mut self, kind: PeerKind, memory_mib: u32) -> Result<Started, String> {
         self.check_count()?;
         if memory_mib == 0 {
             return Err("another server gets at least 1 MiB of memory".to_owned());
@@ -328,10 +321,10 @@ impl Session<'_> {
         check_memory("another server asks", u64::from(memory_mib) << 20)?;
         let place = self.free_place()?;
         let core = self.settings.cores.cores().first().copied();
-        let peer = kind.peer().start(place, core, memory_mib).map_err(|error| error.to_string())?;
+        let peer = told(kind.peer().start(place, core, memory_mib))?;
         self.count = self.count.wrapping_add(1);
         self.peers.insert(self.count, peer);
-        Ok(Reply::PeerStarted { target: self.count, address: place.to_string() })
+        Ok(Started { target: self.count, address: place.to_string(), memcached: None })
     }
 
     fn start_file_target(
@@ -339,35 +332,34 @@ impl Session<'_> {
         kind: FileTargetKind,
         bytes: u64,
         core_count: u32,
-    ) -> Result<Reply, String> {
+    ) -> Result<Started, String> {
         self.check_count()?;
         let cores = first_cores(&self.settings.cores, core_count)?;
         let place = self.free_place()?;
         let file = self.scratch_file(bytes)?.path().to_owned();
-        let target = FileTarget::serve(kind, (Some(place.ip()), place.port()), &file, &cores);
-        let target = target.map_err(|error| error.to_string())?;
+        let target = told(FileTarget::serve(kind, (Some(place.ip()), place.port()), &file, &cores))?;
         let address = target.address().to_string();
         self.count = self.count.wrapping_add(1);
         self.file_targets.insert(self.count, target);
-        Ok(Reply::FileTargetStarted { target: self.count, address })
+        Ok(Started { target: self.count, address, memcached: None })
     }
 
-    fn start_file_load(&mut self, start: &StartFileLoad) -> Result<Reply, String> {
+    fn start_file_load(&mut self, start: &StartFileLoad) -> Result<(), String> {
         self.file_load = None;
         let cores = first_cores(&self.settings.cores, start.core_count)?;
         let storage = self.scratch_file(start.bytes)?.storage();
         self.file_load = Some(far_file_load::start(start, storage, cores)?);
-        Ok(Reply::FileLoadStarted)
+        Ok(())
     }
 
-    fn start_reader(&mut self, start: &StartMemoryReader) -> Result<Reply, String> {
+    fn start_reader(&mut self, start: &StartMemoryReader) -> Result<(), String> {
         // The one before has the core.
         self.reader = None;
         let cores = self.settings.cores.cores();
         let core = *cores.get(1).ok_or("a program beside the target needs a second core of this server")?;
         let memory = memory(&mut self.memory)?;
         self.reader = Some(memory_reader::start(start, memory, core)?);
-        Ok(Reply::MemoryReaderStarted)
+        Ok(())
     }
 
     fn check_count(&self) -> Result<(), String> {
@@ -398,14 +390,14 @@ impl Session<'_> {
         Ok(port)
     }
 
-    fn start_ceiling(&mut self, start: &StartCeiling) -> Result<Reply, String> {
+    fn start_ceiling(&mut self, start: &StartCeiling) -> Result<(String, String), String> {
         // The one before has its port, core and memory.
         self.ceiling = None;
         let listen = SocketAddr::new(self.data_address, self.free_port()?);
         let core = self.settings.cores.cores().first().copied();
-        let (ceiling, reply) = FarCeiling::start(start, listen, core, self.lane_count_max)?;
+        let (ceiling, place) = FarCeiling::start(start, listen, core, self.lane_count_max)?;
         self.ceiling = Some(ceiling);
-        Ok(reply)
+        Ok(place)
     }
 
     /// The argument of `--namespace`; makes the file that it needs, unless there is one of this size.
@@ -492,6 +484,11 @@ fn first_cores(cores: &CoreList, count: u32) -> Result<Vec<usize>, String> {
         return Err("this needs a core of the server".to_owned());
     }
     Ok(cores.cores().iter().copied().take(count as usize).collect())
+}
+
+/// An error as the study is told of it.
+fn told<T>(result: Result<T, Error>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
 }
 
 fn no_ceiling() -> String {

@@ -9,7 +9,7 @@ use load::account::{Account, Reading};
 use serde_json::Value;
 
 use super::connection::ServerConnection;
-use super::protocol::{Reply, Request, SentKeys, StartTarget};
+use super::protocol::{Request, SentKeys, StartTarget, Started};
 use super::sampling::RemoteSampling;
 use crate::counters::Counters;
 use crate::error::Error;
@@ -17,14 +17,46 @@ use crate::served_options::{KeyFiles, ServedOptions};
 use crate::steering::Steering;
 use crate::target_options::NamespaceKind;
 
+/// A target or another server that a study server has started. It ends with this value.
+#[derive(Debug)]
+pub(super) struct Numbered {
+    server: Arc<ServerConnection>,
+    number: u32,
+    is_stopped: bool,
+}
+
+impl Numbered {
+    /// The one that the server has started under this number.
+    pub(super) fn new(server: &Arc<ServerConnection>, number: u32) -> Self {
+        Self { server: Arc::clone(server), number, is_stopped: false }
+    }
+
+    /// The account of its process, or of its machine.
+    pub(super) fn account(&self) -> Arc<dyn Account> {
+        Arc::new(RemoteAccount { server: Arc::clone(&self.server), target: self.number })
+    }
+
+    fn stop(mut self) -> Result<(), Error> {
+        self.is_stopped = true;
+        self.server.request(&Request::Stop { target: self.number })
+    }
+}
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        if !self.is_stopped {
+            // With a server that is lost it has ended.
+            let _ = self.server.request::<()>(&Request::Stop { target: self.number });
+        }
+    }
+}
+
 /// A running target of a study server.
 #[derive(Debug)]
 pub(crate) struct RemoteTarget {
-    server: Arc<ServerConnection>,
-    target: u32,
+    numbered: Numbered,
     address: Address,
     memcached: Option<SocketAddr>,
-    is_stopped: bool,
 }
 
 impl RemoteTarget {
@@ -44,8 +76,10 @@ impl RemoteTarget {
         let keys = options.keys.as_ref().map(sent_keys).transpose()?;
         let memcached = options.memcached.is_some();
         let start = StartTarget { namespaces, tuning, tells, core_count, first_core, memcached, keys };
-        let (target, address, memcached) = server.start(start)?;
-        Ok(Self { server: Arc::clone(server), target, address, memcached, is_stopped: false })
+        let started: Started = server.request(&Request::Start(start))?;
+        let numbered = Numbered::new(server, started.target);
+        let memcached = started.memcached.map(|text| server.socket_address(&text)).transpose()?;
+        Ok(Self { numbered, address: server.target_address(&started.address)?, memcached })
     }
 
     /// Address on which it listens.
@@ -60,7 +94,7 @@ impl RemoteTarget {
 
     /// The account of its process.
     pub(crate) fn account(&self) -> Arc<dyn Account> {
-        Arc::new(RemoteAccount::new(&self.server, self.target))
+        self.numbered.account()
     }
 
     /// Private memory, bytes.
@@ -68,13 +102,13 @@ impl RemoteTarget {
     /// # Errors
     /// The server cannot read it, or is lost.
     pub(crate) fn own_memory_bytes(&self) -> Result<u64, Error> {
-        memory(&self.server, &Request::Memory { target: self.target })
+        self.server().request(&Request::Memory { target: self.number() })
     }
 
     /// Reads its memory in mappings of less than 1 GiB, bytes.
     pub(crate) fn small_mappings(&self) -> impl Fn() -> Result<u64, Error> + use<> {
-        let (server, target) = (Arc::clone(&self.server), self.target);
-        move || memory(&server, &Request::SmallMappings { target })
+        let (server, target) = (Arc::clone(self.server()), self.number());
+        move || server.request(&Request::SmallMappings { target })
     }
 
     /// Starts to sample its threads, for a measurement of this length.
@@ -82,7 +116,7 @@ impl RemoteTarget {
     /// # Errors
     /// [`Error::Lacking`]: the server's machine does not permit it. Another: the server is lost.
     pub(crate) fn sample(&self, measure: Duration) -> Result<RemoteSampling, Error> {
-        RemoteSampling::start(&self.server, self.target, measure)
+        RemoteSampling::start(self.server(), self.number(), measure)
     }
 
     /// State of the target.
@@ -90,10 +124,7 @@ impl RemoteTarget {
     /// # Errors
     /// The target does not write it, or the server is lost.
     pub(crate) fn state(&self) -> Result<Value, Error> {
-        match self.server.request(&Request::State { target: self.target })? {
-            Reply::State(state) => Ok(state),
-            _ => Err(self.server.confused()),
-        }
+        self.server().request(&Request::State { target: self.number() })
     }
 
     /// Counters of its process and of its device.
@@ -101,10 +132,7 @@ impl RemoteTarget {
     /// # Errors
     /// The server cannot read them, or is lost.
     pub(crate) fn counters(&self) -> Result<Counters, Error> {
-        match self.server.request(&Request::Counters { target: self.target })? {
-            Reply::Counters(counters) => Ok(counters),
-            _ => Err(self.server.confused()),
-        }
+        self.server().request(&Request::Counters { target: self.number() })
     }
 
     /// Steers its traffic until it ends. Returns the means by which queues are separated.
@@ -112,31 +140,23 @@ impl RemoteTarget {
     /// # Errors
     /// The server's operator does not allow it, the interface cannot do it, or the server is lost.
     pub(crate) fn steer(&self, by: Steering) -> Result<String, Error> {
-        match self.server.request(&Request::Steer { target: self.target, by })? {
-            Reply::Steered { means } => Ok(means),
-            _ => Err(self.server.confused()),
-        }
+        self.server().request(&Request::Steer { target: self.number(), by })
     }
 
     /// Stops the target.
     ///
     /// # Errors
     /// It exited with an error, or the server is lost.
-    pub(crate) fn stop(mut self) -> Result<(), Error> {
-        self.is_stopped = true;
-        match self.server.request(&Request::Stop { target: self.target })? {
-            Reply::Stopped => Ok(()),
-            _ => Err(self.server.confused()),
-        }
+    pub(crate) fn stop(self) -> Result<(), Error> {
+        self.numbered.stop()
     }
-}
 
-impl Drop for RemoteTarget {
-    fn drop(&mut self) {
-        if !self.is_stopped {
-            // With a server that is lost the target has ended.
-            let _ = self.server.request(&Request::Stop { target: self.target });
-        }
+    fn server(&self) -> &Arc<ServerConnection> {
+        &self.numbered.server
+    }
+
+    fn number(&self) -> u32 {
+        self.numbered.number
     }
 }
 
@@ -149,31 +169,15 @@ fn sent_keys(files: &KeyFiles) -> Result<SentKeys, Error> {
     Ok(SentKeys { tls_key: read(&files.tls_key)?, secret: read(&files.secret)?, access: files.access })
 }
 
-fn memory(server: &ServerConnection, request: &Request) -> Result<u64, Error> {
-    match server.request(request)? {
-        Reply::Memory(bytes) => Ok(bytes),
-        _ => Err(server.confused()),
-    }
-}
-
 /// The account of a target's process, which the server reads.
 #[derive(Debug)]
-pub(super) struct RemoteAccount {
+struct RemoteAccount {
     server: Arc<ServerConnection>,
     target: u32,
 }
 
-impl RemoteAccount {
-    pub(super) fn new(server: &Arc<ServerConnection>, target: u32) -> Self {
-        Self { server: Arc::clone(server), target }
-    }
-}
-
 impl Account for RemoteAccount {
     fn read(&self) -> Option<Reading> {
-        match self.server.request(&Request::Read { target: self.target }) {
-            Ok(Reply::Account(reading)) => reading,
-            _ => None,
-        }
+        self.server.request(&Request::Read { target: self.target }).ok().flatten()
     }
 }
