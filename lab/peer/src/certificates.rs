@@ -38,7 +38,6 @@ impl Authority {
     ///
     /// # Panics
     /// If `openssl` fails.
-    #[must_use]
     pub fn new(directory: &Path, name: &str) -> Self {
         let own = files(directory, name);
         let (subject, days) = (format!("/CN={name}"), "30");
@@ -52,7 +51,6 @@ impl Authority {
     }
 
     /// Its own certificate.
-    #[must_use]
     pub fn certificate(&self) -> &Path {
         &self.own.certificate
     }
@@ -61,7 +59,6 @@ impl Authority {
     ///
     /// # Panics
     /// If `openssl` fails.
-    #[must_use]
     pub fn issue(&self, name: &str) -> Certificate {
         let made = files(&self.directory, name);
         let (request, extensions) =

@@ -38,7 +38,6 @@ pub struct Controller {
 }
 
 /// The length of the data that a command's R2T asks for, if it needs one.
-#[must_use]
 pub fn wanted(sqe: &Sqe) -> Option<u32> {
     match sqe.dptr.classify() {
         DataPointer::Transport { length } if length > 0 && sqe.opcode & 3 == 1 => Some(length),
@@ -201,7 +200,6 @@ impl Controller {
     }
 
     /// A page of Identify; `None` if this controller does not have it.
-    #[must_use]
     pub fn identify(&self, stage: &Stage, sqe: &Sqe) -> Option<Vec<u8>> {
         let state = stage.state();
         let is_there = state.blocks(sqe.nsid()) > 0;
@@ -226,7 +224,6 @@ impl Controller {
     }
 
     /// The Identify Controller page.
-    #[must_use]
     pub fn identify_controller(&self, stage: &Stage) -> IdentifyController {
         let mut controller = stage.setup.identify;
         // Keep what the test has set.

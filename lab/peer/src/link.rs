@@ -24,7 +24,6 @@ const LEFT_OPEN: &str = "the target leaves the connection open after its TermReq
 
 /// How long a target has to close the connection after its TermReq. The rest of a trial that has met one that does not
 /// close waits for no other.
-#[must_use]
 pub fn time_to_close() -> Duration {
     if trial::has_note(LEFT_OPEN) { Duration::from_millis(10) } else { Duration::from_secs(2) }
 }
@@ -148,7 +147,6 @@ impl Link {
     }
 
     /// The socket.
-    #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -335,7 +333,6 @@ impl Link {
 }
 
 /// An ICReq without digests and padding.
-#[must_use]
 pub fn plain_request() -> IcReq {
     IcReq::new(DataAlignment::NONE, Digests::empty(), 1)
 }
@@ -450,13 +447,11 @@ pub struct Term {
 }
 
 /// A TermReq with this status and field offset.
-#[must_use]
 pub const fn term_at(fes: u16, offset: u32) -> Term {
     Term { fes: FatalErrorStatus::from_raw(fes), fei: Some(offset) }
 }
 
 /// A TermReq with this status.
-#[must_use]
 pub const fn term(fes: u16) -> Term {
     Term { fes: FatalErrorStatus::from_raw(fes), fei: None }
 }

@@ -72,7 +72,6 @@ impl Client {
     }
 
     /// The connection, for loads that read the answers themselves.
-    #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }

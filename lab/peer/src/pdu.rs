@@ -53,21 +53,18 @@ impl Draft {
     }
 
     /// A command capsule with in-capsule data, which may be empty.
-    #[must_use]
     pub fn command(form: Form, sqe: Sqe, data: &[u8]) -> Self {
         let layout = Self::layout(PduType::CapsuleCmd, form, data);
         Self::new(&layout, CapsuleCmd::new(&layout, sqe).as_bytes(), data)
     }
 
     /// A response capsule.
-    #[must_use]
     pub fn completion(form: Form, cqe: Cqe) -> Self {
         let layout = PduLayout::without_data(PduType::CapsuleResp, form.digests);
         Self::new(&layout, CapsuleResp::new(form.digests, cqe).as_bytes(), &[])
     }
 
     /// An H2CData PDU.
-    #[must_use]
     pub fn h2c_data(form: Form, cid: u16, ttag: u16, offset: u32, data: &[u8], is_last: bool) -> Self {
         let layout = Self::layout(PduType::H2cData, form, data);
         let header = DataPdu::h2c(&layout, U16::new(cid), U16::new(ttag), offset, is_last);
@@ -75,7 +72,6 @@ impl Draft {
     }
 
     /// A C2HData PDU.
-    #[must_use]
     pub fn c2h_data(form: Form, cid: u16, offset: u32, data: &[u8], flags: PduFlags) -> Self {
         let layout = Self::layout(PduType::C2hData, form, data);
         let header = DataPdu::c2h(&layout, U16::new(cid), offset, flags);
@@ -83,7 +79,6 @@ impl Draft {
     }
 
     /// An R2T.
-    #[must_use]
     pub fn r2t(form: Form, cid: u16, ttag: u16, offset: u32, length: u32) -> Self {
         let layout = PduLayout::without_data(PduType::R2t, form.digests);
         let header = R2t::new(form.digests, U16::new(cid), U16::new(ttag), offset, length);
@@ -104,13 +99,11 @@ impl Draft {
     }
 
     /// Its PLEN.
-    #[must_use]
     pub fn plen(&self) -> u32 {
         u32::from_le_bytes(self.bytes[4..8].try_into().expect("four bytes"))
     }
 
     /// Computes the digests and returns the bytes to send.
-    #[must_use]
     pub fn seal(mut self) -> Vec<u8> {
         if self.has_header_digest {
             let digest = header_digest(&self.bytes[..self.header_length]);
@@ -125,14 +118,12 @@ impl Draft {
 }
 
 /// A command capsule whose data pointer describes `data` as in-capsule.
-#[must_use]
 pub fn in_capsule(form: Form, sqe: Sqe, data: &[u8]) -> Draft {
     let length = u32::try_from(data.len()).expect("short data");
     Draft::command(form, sqe.with_data(wire::sgl::Sgl::in_capsule(length)), data)
 }
 
 /// Cuts the first PDU from `received` if all of it is there.
-#[must_use]
 pub fn cut(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     let plen = u32::from_le_bytes(*received.get(4..)?.first_chunk()?) as usize;
     if received.len() < plen.max(8) {

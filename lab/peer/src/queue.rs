@@ -43,7 +43,6 @@ pub struct Answer {
 
 impl Answer {
     /// Its status.
-    #[must_use]
     pub fn status(&self) -> Status {
         self.cqe.status()
     }
@@ -85,7 +84,6 @@ pub enum Step {
 
 impl Queue {
     /// A queue over a connection whose handshake is done; it still needs its Connect.
-    #[must_use]
     pub fn new(link: Link, entries: u32) -> Self {
         Self {
             link,
@@ -112,7 +110,6 @@ impl Queue {
     }
 
     /// Layout of PDUs to the target.
-    #[must_use]
     pub fn form(&self) -> Form {
         self.link.form
     }

@@ -74,7 +74,6 @@ impl RawHost {
     }
 
     /// A valid Connect command, without keep-alive.
-    #[must_use]
     pub fn connect_command(&self, qid: u16, entries: u32) -> ConnectCommand {
         ConnectCommand {
             recfmt: 0,
@@ -86,7 +85,6 @@ impl RawHost {
     }
 
     /// Valid Connect data.
-    #[must_use]
     pub fn connect_data(&self, cntlid: Cntlid) -> ConnectData {
         ConnectData::new(self.hostid, cntlid, &self.subsystem, &self.nqn)
     }
@@ -161,7 +159,6 @@ impl RawHost {
 }
 
 /// CC with EN set and all command sets selected that `cap` offers.
-#[must_use]
 pub fn enabled(cap: Cap) -> Cc {
     let sets = if cap.css_csi() { CommandSetSelection::ALL } else { CommandSetSelection::NVM };
     Cc::new(sets).with_en(true)

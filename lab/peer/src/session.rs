@@ -54,7 +54,6 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// A session over a connection that nothing was received on.
-    #[must_use]
     pub fn new(stream: TcpStream, stage: &'a Stage) -> Self {
         let _ = stream.set_nodelay(true);
         let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
@@ -71,7 +70,6 @@ impl<'a> Session<'a> {
     }
 
     /// Layout of PDUs in both directions.
-    #[must_use]
     pub fn form(&self) -> Form {
         self.end.form
     }
@@ -245,7 +243,6 @@ impl<'a> Session<'a> {
     }
 
     /// Whether `sqe` is this command of the admin queue.
-    #[must_use]
     pub fn is_admin(&self, sqe: &Sqe, opcode: AdminOpcode) -> bool {
         self.controller.qid == Some(0) && sqe.opcode == opcode.raw()
     }
@@ -265,7 +262,6 @@ impl<'a> Session<'a> {
     }
 
     /// The default Identify Controller data.
-    #[must_use]
     pub fn identify_controller(&self) -> IdentifyController {
         self.controller.identify_controller(self.stage)
     }

@@ -177,7 +177,6 @@ impl State {
     ///
     /// # Panics
     /// If blocks are longer than 4 GiB.
-    #[must_use]
     pub fn identify_namespace(&self, nsid: Nsid) -> IdentifyNamespace {
         let mut namespace = IdentifyNamespace::default();
         for field in [&mut namespace.nsze, &mut namespace.ncap, &mut namespace.nuse] {
@@ -197,7 +196,6 @@ impl State {
     }
 
     /// The discovery log.
-    #[must_use]
     pub fn discovery_log(&self) -> Vec<u8> {
         let header = DiscoveryHeader::new(self.generation, self.entries.len() as u64);
         let entries = self.entries.iter().map(IntoBytes::as_bytes);
@@ -257,7 +255,6 @@ pub struct Stage {
 
 impl Stage {
     /// The state of a target that has just started: its namespaces are zeroed.
-    #[must_use]
     pub fn new(address: SocketAddr, setup: Setup) -> Self {
         let bytes = |blocks: &u64| usize::try_from(*blocks).expect("small") * setup.lba_bytes as usize;
         let mut entries = setup.entries.clone();
@@ -300,7 +297,6 @@ impl Stage {
     }
 
     /// Whether the fault was injected.
-    #[must_use]
     pub fn is_injected(&self) -> bool {
         self.is_injected.load(Ordering::SeqCst)
     }
@@ -312,7 +308,6 @@ impl Stage {
     }
 
     /// Whether the target ends.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
     }
@@ -323,7 +318,6 @@ impl Stage {
     }
 
     /// Whether connections are accepted.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         !self.is_closed.load(Ordering::SeqCst)
     }
@@ -334,7 +328,6 @@ impl Stage {
     }
 
     /// Number of PDUs received from hosts, without those that carry data which was asked for.
-    #[must_use]
     pub fn pdu_count(&self) -> u64 {
         self.pdu_count.load(Ordering::SeqCst)
     }
@@ -357,14 +350,12 @@ impl Stage {
     }
 
     /// Identifiers of the open connections.
-    #[must_use]
     pub fn connections(&self) -> Vec<u32> {
         self.state().connections.keys().copied().collect()
     }
 
     /// Waits until the target has processed all input of these connections and noticed their ends. Returns whether
     /// that happened within `limit`.
-    #[must_use]
     pub fn wait_ended(&self, connections: &[u32], limit: Duration) -> bool {
         let is_open = |state: &mut State| connections.iter().any(|id| state.connections.contains_key(id));
         let waited = self.ended.wait_timeout_while(self.state(), limit, is_open);

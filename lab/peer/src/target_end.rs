@@ -76,7 +76,6 @@ pub struct Limits {
 
 impl Limits {
     /// An ICResp with these limits and the digests that the host asks for.
-    #[must_use]
     pub fn ic_resp(&self, request: &IcReq) -> IcResp {
         IcResp::new(self.alignment, request.dgst, self.h2c_data_bytes)
     }
@@ -111,19 +110,16 @@ impl Reply {
     pub const DONE: Self = Self { status: Status::SUCCESS, result: 0, data: Vec::new() };
 
     /// This status.
-    #[must_use]
     pub fn status(status: Status) -> Self {
         Self { status, ..Self::DONE }
     }
 
     /// Success with a result.
-    #[must_use]
     pub fn result(result: u64) -> Self {
         Self { result, ..Self::DONE }
     }
 
     /// Success with data.
-    #[must_use]
     pub fn data(data: Vec<u8>) -> Self {
         Self { data, ..Self::DONE }
     }
@@ -160,7 +156,6 @@ pub struct TargetEnd {
 
 impl TargetEnd {
     /// The end of a connection that nothing was received on.
-    #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
             form: Form::PLAIN,
@@ -180,7 +175,6 @@ impl TargetEnd {
     }
 
     /// Whether part of a PDU was received.
-    #[must_use]
     pub fn is_within_pdu(&self) -> bool {
         !self.received.is_empty()
     }
@@ -386,7 +380,6 @@ impl TargetEnd {
 }
 
 /// A response capsule for `sqe`.
-#[must_use]
 pub fn completion(form: Form, sqe: &Sqe, status: Status, result: u64) -> Vec<u8> {
     Draft::completion(form, Cqe::new(sqe.cid, 0, status).with_result(result)).seal()
 }

@@ -27,26 +27,22 @@ pub fn end() -> Vec<String> {
 }
 
 /// The earlier of `until` and the trial's deadline.
-#[must_use]
 pub fn earlier(until: Instant) -> Instant {
     RUNNING.with_borrow(|running| running.until.map_or(until, |end| end.min(until)))
 }
 
 /// The shorter of `time` and what is left of the trial.
-#[must_use]
 pub fn shorter(time: Duration) -> Duration {
     let left = |end: Instant| end.saturating_duration_since(Instant::now());
     RUNNING.with_borrow(|running| running.until.map_or(time, |end| left(end).min(time)))
 }
 
 /// Whether the trial's deadline has passed.
-#[must_use]
 pub fn is_over() -> bool {
     RUNNING.with_borrow(|running| running.until.is_some_and(|end| end <= Instant::now()))
 }
 
 /// Whether the trial has this note.
-#[must_use]
 pub fn has_note(text: &str) -> bool {
     RUNNING.with_borrow(|running| running.notes.iter().any(|note| note == text))
 }

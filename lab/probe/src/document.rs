@@ -37,7 +37,6 @@ impl Words {
     }
 
     /// Whether one of these identifiers, in either case, names the row; without any, all rows are meant.
-    #[must_use]
     pub fn is_among(&self, ids: &[String]) -> bool {
         ids.is_empty() || ids.iter().any(|id| id.eq_ignore_ascii_case(self.id))
     }

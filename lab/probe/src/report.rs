@@ -61,20 +61,17 @@ pub struct Report {
 
 impl Report {
     /// Number of rows with this outcome.
-    #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {
         self.rows.iter().filter(|row| row.outcome == outcome).count()
     }
 
     /// Whether no row failed.
-    #[must_use]
     pub fn is_good(&self) -> bool {
         self.rows.iter().all(|row| matches!(row.outcome, Outcome::Pass | Outcome::Skipped))
     }
 }
 
 /// Milliseconds, rounded up, so that a measured duration is never 0.
-#[must_use]
 pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }

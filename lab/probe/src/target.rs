@@ -181,7 +181,6 @@ impl Target {
     }
 
     /// The host that rows use.
-    #[must_use]
     pub fn host(&self) -> &RawHost {
         &self.settings.host
     }
@@ -302,13 +301,11 @@ impl Target {
     }
 
     /// Maximum data transfer size that the target reports, bytes.
-    #[must_use]
     pub fn transfer_bytes_max(&self) -> Option<u64> {
         self.identify.transfer_limit_bytes(self.cap.page_bytes_min())
     }
 
     /// In-capsule data size of I/O commands, bytes.
-    #[must_use]
     pub fn in_capsule_bytes(&self) -> u32 {
         u32::try_from(self.identify.in_capsule_bytes()).unwrap_or(u32::MAX)
     }
@@ -348,38 +345,32 @@ pub fn expect_parameter(answer: &Answer, offset: u16, in_data: bool) -> Check {
 
 impl Disk {
     /// Size, bytes.
-    #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.block_count.saturating_mul(self.block_bytes.into())
     }
 
     /// A Read command.
-    #[must_use]
     pub fn read(&self, lba: u64, blocks: u32) -> Sqe {
         Sqe::read(self.nsid, lba, blocks)
     }
 
     /// A Write command.
-    #[must_use]
     pub fn write(&self, lba: u64, blocks: u32) -> Sqe {
         Sqe::write(self.nsid, lba, blocks)
     }
 
     /// Data for this many blocks, every byte the same.
-    #[must_use]
     pub fn fill(&self, blocks: u32, byte: u8) -> Vec<u8> {
         vec![byte; (blocks * self.block_bytes) as usize]
     }
 
     /// Data transfer of a write: in the capsule if it fits, as hosts do.
-    #[must_use]
     pub fn bring<'a>(&self, data: &'a [u8]) -> Move<'a> {
         if data.len() <= self.in_capsule_bytes as usize { Move::InCapsule(data) } else { Move::Asked(data) }
     }
 
     /// Length of a write that does not fit in a capsule, blocks; at least 8, as some targets request no data that would
     /// have fitted.
-    #[must_use]
     pub fn asked_blocks(&self) -> u32 {
         (self.in_capsule_bytes / self.block_bytes + 1).clamp(8, 512)
     }

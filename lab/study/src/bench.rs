@@ -58,7 +58,6 @@ impl Times {
     };
 
     /// Times with this measurement under load; the others follow from it.
-    #[must_use]
     pub fn of(measure: Duration) -> Self {
         Self { warm_up: measure / 4, measure, idle: measure * 5 }
     }
@@ -117,7 +116,6 @@ pub struct FarSide<'a> {
 
 impl<'a> FarSide<'a> {
     /// A target that is a process.
-    #[must_use]
     pub fn process(address: &'a Address, account: Arc<dyn Account>) -> Self {
         Self { address, account: Some(account), is_of_this_kernel: false }
     }
@@ -166,13 +164,11 @@ impl Bench {
     }
 
     /// Number of cores of each side for this number of lanes: one for each lane, as far as there are enough.
-    #[must_use]
     pub fn core_count_for(&self, lanes: u32) -> u32 {
         u32::try_from(self.pairs.len()).unwrap_or(u32::MAX).min(lanes).max(1)
     }
 
     /// This number of cores of the host's side, or all.
-    #[must_use]
     pub fn host_side(&self, count: u32) -> Vec<usize> {
         self.side_cores.fetch_max(count, Ordering::Relaxed);
         match self.pairs.as_slice() {
@@ -182,7 +178,6 @@ impl Bench {
     }
 
     /// This number of cores of the target's side, or all; of a study server, those of its machine.
-    #[must_use]
     pub fn target_side(&self, count: u32) -> Vec<usize> {
         self.side_cores.fetch_max(count, Ordering::Relaxed);
         self.pairs.iter().take(count as usize).map(|pair| pair.target).collect()
@@ -203,7 +198,6 @@ impl Bench {
     }
 
     /// Whether the targets run on another machine.
-    #[must_use]
     pub fn is_remote(&self) -> bool {
         self.server.is_some()
     }
@@ -212,7 +206,6 @@ impl Bench {
     ///
     /// # Panics
     /// On an unknown pattern.
-    #[must_use]
     pub fn load(&self, pattern: &str, read_percent: Option<u8>, io_bytes: u32, depth: u32) -> Load {
         let pattern = Pattern::named(pattern, read_percent).expect("a known pattern");
         let sizes = load::workload::Sizes::one(io_bytes);
@@ -306,7 +299,6 @@ impl Bench {
     }
 
     /// The values that nvlane's generator measured. The distribution of latency is recorded.
-    #[must_use]
     pub fn values_of(&self, finished: &Finished) -> Values {
         self.note_latency(Distribution::of(bins(&finished.report)));
         values(&finished.report)
@@ -451,7 +443,6 @@ impl Bench {
     }
 
     /// Takes the times recorded since the last call, ns.
-    #[must_use]
     pub fn take_line_times(&self) -> Vec<f64> {
         std::mem::take(&mut *self.line_times.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -492,7 +483,6 @@ impl Bench {
     }
 
     /// Whether the study was asked to end.
-    #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stops.load(Ordering::Relaxed)
     }

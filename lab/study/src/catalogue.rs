@@ -22,7 +22,6 @@ impl Entry {
     }
 
     /// The experiment, before its first cell.
-    #[must_use]
     pub fn make(&self) -> Box<dyn Experiment> {
         (self.make)()
     }
@@ -69,7 +68,6 @@ pub const ALL: &[Entry] = &[
 ];
 
 /// The experiment with this name.
-#[must_use]
 pub fn find(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.about.name == name)
 }

@@ -43,7 +43,6 @@ impl From<u32> for Parameter {
 
 impl Cell {
     /// A cell without parameters.
-    #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), parameters: BTreeMap::new() }
     }
@@ -59,7 +58,6 @@ impl Cell {
     ///
     /// # Panics
     /// There is none: experiments ask their own cells.
-    #[must_use]
     pub fn number(&self, name: &str) -> u64 {
         match self.parameters.get(name) {
             Some(Parameter::Number(number)) => *number,
@@ -71,7 +69,6 @@ impl Cell {
     ///
     /// # Panics
     /// As [`number`](Self::number), and the value has more than 32 bits.
-    #[must_use]
     pub fn word(&self, name: &str) -> u32 {
         u32::try_from(self.number(name)).expect("depths and sizes have 32 bits")
     }
@@ -80,7 +77,6 @@ impl Cell {
     ///
     /// # Panics
     /// There is none: experiments ask their own cells.
-    #[must_use]
     pub fn text(&self, name: &str) -> &str {
         match self.parameters.get(name) {
             Some(Parameter::Text(text)) => text,

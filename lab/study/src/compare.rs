@@ -249,7 +249,6 @@ fn notes(before: &Results, after: &Results) -> Vec<String> {
 
 impl Comparison {
     /// The comparison as a table for a terminal: values whose quartiles do not overlap are marked.
-    #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!("{}\n", self.experiment);
         for note in &self.notes {

@@ -9,7 +9,6 @@ const HEAD: &str = "experiment,cell,round,value,number,discarded";
 
 /// The rows of a study. A discarded round has a row with the reason and no number. Between two machines each row ends with
 /// both.
-#[must_use]
 pub fn of(study: &Study) -> String {
     let (more, machines) = match &study.target_machine {
         None => ("", String::new()),

@@ -36,7 +36,6 @@ pub struct Share {
 
 impl Distribution {
     /// Of a histogram: latencies, µs, and their numbers of operations, in any order. `None` without an operation.
-    #[must_use]
     pub fn of(bins: impl IntoIterator<Item = (f64, u64)>) -> Option<Self> {
         let mut counts = [0_u64; STEP_MAX + 1];
         for (us, count) in bins {
@@ -68,7 +67,6 @@ impl Distribution {
 }
 
 /// The distributions of several rounds as one: from the latency before the shortest to the longest of any round.
-#[must_use]
 pub fn over_rounds(rounds: &[Distribution]) -> Vec<Share> {
     let first = rounds.iter().map(|round| round.first).min();
     let last = rounds.iter().map(Distribution::last).max();

@@ -103,7 +103,6 @@ pub struct Lacking {
 
 impl Lacking {
     /// Both in a line.
-    #[must_use]
     pub fn line(&self) -> String {
         format!("{} (needs {})", self.name, self.needs)
     }

@@ -24,7 +24,6 @@ impl Figure {
     }
 
     /// File name: the words of the title, such as `share-of-the-ceiling.svg`.
-    #[must_use]
     pub fn file_name(&self) -> String {
         let words = self.title.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '.');
         let words: Vec<_> = words.filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect();

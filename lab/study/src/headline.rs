@@ -42,7 +42,6 @@ pub enum Bar {
 
 impl Bar {
     /// Whether a number reaches the bar.
-    #[must_use]
     pub fn is_reached(self, value: f64) -> bool {
         match self {
             Self::AtLeast(limit) => value >= limit,
@@ -52,7 +51,6 @@ impl Bar {
     }
 
     /// The verdict of an interval.
-    #[must_use]
     pub fn verdict(self, interval: Option<Interval>) -> Verdict {
         let ends = interval.map(|Interval { low, high }| [low, high].map(|end| self.is_reached(end)));
         match ends {
@@ -63,7 +61,6 @@ impl Bar {
     }
 
     /// The comparison in words: "at least".
-    #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
             Self::AtLeast(_) => "at least",
@@ -73,7 +70,6 @@ impl Bar {
     }
 
     /// Value.
-    #[must_use]
     pub const fn limit(self) -> f64 {
         match self {
             Self::AtLeast(limit) | Self::AtMost(limit) | Self::Below(limit) => limit,
@@ -83,7 +79,6 @@ impl Bar {
 
 impl Headline {
     /// A number without a bar.
-    #[must_use]
     pub fn new(key: impl Into<String>, value: f64) -> Self {
         Self { key: key.into(), value, interval: None, bar: None }
     }
@@ -101,13 +96,11 @@ impl Headline {
     }
 
     /// The verdict of the measurements on its bar; `None` without a bar.
-    #[must_use]
     pub fn verdict(&self) -> Option<Verdict> {
         self.bar.map(|bar| bar.verdict(self.interval))
     }
 
     /// Whether the number is on the right side of its bar, however uncertain it is; `None` without a bar.
-    #[must_use]
     pub fn is_reached(&self) -> Option<bool> {
         self.bar.map(|bar| bar.is_reached(self.value))
     }
@@ -126,7 +119,6 @@ impl Headlines {
     }
 
     /// The numbers, in the order in which they were added.
-    #[must_use]
     pub fn into_vec(self) -> Vec<Headline> {
         self.0
     }

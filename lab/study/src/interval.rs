@@ -57,7 +57,6 @@ impl Rank {
     }
 
     /// The number in place of the median of these; `None` if there is none.
-    #[must_use]
     pub fn of(self, values: &[f64]) -> Option<f64> {
         match self {
             Self::Median => Spread::of(values).map(|spread| spread.median),
@@ -69,7 +68,6 @@ impl Rank {
 
 impl Interval {
     /// The interval of the median of the population that these rounds sample; `None` of fewer than two.
-    #[must_use]
     pub fn of_median(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -11,7 +11,6 @@ pub(crate) const PERCENTILES: [(&str, f64); 5] =
     [("p50_us", 50.0), ("p90_us", 90.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)];
 
 /// The name of a value of [`values`] as another program names it.
-#[must_use]
 pub(crate) fn value_named(name: &str) -> Option<&'static str> {
     const OTHERS: [&str; 11] = [
         "iops",
@@ -31,7 +30,6 @@ pub(crate) fn value_named(name: &str) -> Option<&'static str> {
 }
 
 /// Throughput, latency and processor time of a load.
-#[must_use]
 pub(crate) fn values(report: &Report) -> Values {
     let latency = report.total.latency();
     let mut values = Values::from([("iops", report.total.iops), ("mean_us", latency.mean_ns / 1e3)]);
@@ -62,7 +60,6 @@ pub(crate) fn values(report: &Report) -> Values {
 }
 
 /// Commands of the host's sends and receives, and how long commands waited for their doorbell.
-#[must_use]
 pub(crate) fn batch_values(report: &Report) -> Values {
     let sum = |counter: &str| -> f64 {
         report.lanes.iter().filter_map(|lane| lane.counters.get(counter)?.as_f64()).sum()
@@ -76,7 +73,6 @@ pub(crate) fn batch_values(report: &Report) -> Values {
 }
 
 /// Latencies of a load, us, and their numbers of operations.
-#[must_use]
 pub(crate) fn bins(report: &Report) -> Vec<(f64, u64)> {
     report.total.latency().bins.iter().map(|bin| (us(bin.middle), bin.count)).collect()
 }

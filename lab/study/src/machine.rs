@@ -33,7 +33,6 @@ fn notch(spread: &Spread) -> f64 {
 }
 
 /// Whether the median of every cell is stable. NaN (zero of zero) counts as stable.
-#[must_use]
 pub fn is_stable(cells: &[CellRounds], judged_by: &str, tolerance: f64) -> bool {
     let spreads = cells.iter().filter_map(|cell| cell.spread(judged_by));
     spreads.map(|spread| notch(&spread)).all(|notch| notch.is_nan() || notch <= tolerance)

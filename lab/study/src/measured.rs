@@ -52,7 +52,6 @@ fn serialize_rounds<S: Serializer>(rounds: &[Values], serializer: S) -> Result<S
 
 impl CellRounds {
     /// A cell before its first round.
-    #[must_use]
     pub fn new(cell: Cell) -> Self {
         Self {
             cell,
@@ -65,7 +64,6 @@ impl CellRounds {
     }
 
     /// A copy in which this is used in place of the medians, without distributions.
-    #[must_use]
     pub fn at(&self, rank: Rank) -> Self {
         Self {
             rejected: self.rejected.clone(),
@@ -98,7 +96,6 @@ impl CellRounds {
     }
 
     /// Number of valid rounds: none while their median share of the ceiling is above [`SHARE_MAX`].
-    #[must_use]
     pub fn calm_count(&self) -> usize {
         if self.impossible_share().is_some() { 0 } else { self.rounds.len() - self.rejected.len() }
     }
@@ -121,14 +118,12 @@ impl CellRounds {
     }
 
     /// Reason why all rounds were discarded; `None` if one is valid.
-    #[must_use]
     pub fn unmeasured(&self) -> Option<Unmeasured> {
         if self.calm_count() > 0 { None } else { self.rejected.last().map(|rejected| rejected.reason) }
     }
 
     /// The absence of a value in words, with the reason if rounds were discarded. A cell that this machine cannot
     /// measure has rounds without values, and its experiment gives the reason among its conditions.
-    #[must_use]
     pub fn not_available(&self) -> Option<String> {
         match self.unmeasured() {
             Some(reason) => Some(format!("n/a: {reason}")),
@@ -150,32 +145,27 @@ impl CellRounds {
     }
 
     /// Quartiles of a value over all rounds; `None` if it was never measured.
-    #[must_use]
     pub fn spread(&self, value: &str) -> Option<Spread> {
         Spread::of(&self.each(value))
     }
 
     /// Median of a value over all rounds.
-    #[must_use]
     pub fn median(&self, value: &str) -> Option<f64> {
         self.median_of(&self.each(value))
     }
 
     /// As above where a number falls as this one rises: the other end, where an end of the interval is used in place of
     /// the median.
-    #[must_use]
     pub fn opposite_median(&self, value: &str) -> Option<f64> {
         self.rank.opposite().of(&self.each(value))
     }
 
     /// Median of numbers computed from each round.
-    #[must_use]
     pub fn median_of(&self, rounds: &[f64]) -> Option<f64> {
         self.rank.of(rounds)
     }
 
     /// Quartiles of a value over the discarded rounds of a cell without a valid one.
-    #[must_use]
     pub fn discarded_spread(&self, value: &str) -> Option<Spread> {
         self.unmeasured()?;
         let values = self.rejected.iter().filter_map(|rejected| rejected.values.get(value).copied());
@@ -183,7 +173,6 @@ impl CellRounds {
     }
 
     /// A value of each round that has it.
-    #[must_use]
     pub fn each(&self, value: &str) -> Vec<f64> {
         self.rounds.iter().filter_map(|round| round.get(value).copied()).collect()
     }
@@ -200,13 +189,11 @@ pub struct Measured {
 
 impl Measured {
     /// The cell with this name.
-    #[must_use]
     pub fn cell(&self, name: &str) -> Option<&CellRounds> {
         self.cells.iter().find(|cell| cell.cell.name == name)
     }
 
     /// Median of a value of the cell with this name.
-    #[must_use]
     pub fn median(&self, name: &str, value: &str) -> Option<f64> {
         self.cell(name)?.median(value)
     }
@@ -218,13 +205,11 @@ impl Measured {
 
     /// Ratio of the values of two cells: the median of the ratios within each round, which cancels disturbances of
     /// both. A round in which the cores shared a cache for one cell and not for the other does not count.
-    #[must_use]
     pub fn ratio(&self, above: &str, below: &str, value: &str) -> Option<f64> {
         self.compare(above, below, value, |above, below| above / below)
     }
 
     /// Difference between the values of two cells: the median of the differences within each round.
-    #[must_use]
     pub fn difference(&self, larger: &str, smaller: &str, value: &str) -> Option<f64> {
         self.compare(larger, smaller, value, |larger, smaller| larger - smaller)
     }
@@ -243,7 +228,6 @@ impl Measured {
 
     /// A copy in which the discarded rounds of cells without a valid one count, with values times `factor`: headline
     /// numbers that depend on such cells differ between factors.
-    #[must_use]
     pub fn as_if_measured(&self, factor: f64) -> Self {
         let cells = self.cells.iter().map(|cell| match cell.unmeasured() {
             Some(_) => cell.with_rejected(factor),
@@ -253,14 +237,12 @@ impl Measured {
     }
 
     /// A copy in which all discarded rounds count: the headline numbers that there would be without a disturbance.
-    #[must_use]
     pub fn as_if_calm(&self) -> Self {
         let cells = self.cells.iter().map(|cell| cell.with_rejected(1.0));
         Self { cells: cells.collect(), is_stable: self.is_stable }
     }
 
     /// Largest number of rounds of a cell.
-    #[must_use]
     pub fn round_count(&self) -> usize {
         self.cells.iter().map(|cell| cell.rounds.len()).max().unwrap_or(0)
     }

@@ -23,7 +23,6 @@ use crate::words::words;
 const STYLE: &str = include_str!("page.css");
 
 /// The page of one experiment.
-#[must_use]
 pub fn render(study: &Study) -> String {
     let body = html! {
         (header(study))
@@ -38,7 +37,6 @@ pub fn render(study: &Study) -> String {
 }
 
 /// The page of all experiments.
-#[must_use]
 pub fn render_all(all: &All) -> String {
     all::render(all)
 }

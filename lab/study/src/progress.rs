@@ -90,7 +90,6 @@ pub struct Terminal {
 
 impl Terminal {
     /// Progress of a study that begins now.
-    #[must_use]
     pub fn new() -> Self {
         Self { start: Instant::now(), done: 0 }
     }

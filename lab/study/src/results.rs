@@ -83,7 +83,6 @@ pub struct Settings {
 
 impl Settings {
     /// The settings of a bench and its rounds.
-    #[must_use]
     pub fn new(bench: &Bench, rounds: Rounds, is_quick: bool) -> Self {
         let Times { warm_up, measure, idle } = bench.times;
         Self {
@@ -144,7 +143,6 @@ struct BarResult<'a> {
 
 impl Study {
     /// Computes the results of an experiment from its measurements.
-    #[must_use]
     pub fn new(
         about: &About,
         experiment: &dyn Experiment,
@@ -175,20 +173,17 @@ impl Study {
     }
 
     /// The headline number with this key.
-    #[must_use]
     pub fn value(&self, key: &str) -> Option<f64> {
         self.headline.iter().find(|headline| headline.key == key).map(|headline| headline.value)
     }
 
     /// Whether one of the machines is emulated.
-    #[must_use]
     pub fn is_emulated(&self) -> bool {
         let target = self.target_machine.as_ref().map(|target| &target.machine.environment);
         self.environment.emulated || target.is_some_and(|environment| environment.emulated)
     }
 
     /// Number of disturbed cells and the cause, in a sentence; `None` if there are none.
-    #[must_use]
     pub fn disturbance(&self) -> Option<String> {
         let cells = &self.measured.cells;
         let rejected: Vec<_> = cells.iter().flat_map(|cell| &cell.rejected).collect();
@@ -207,7 +202,6 @@ impl Study {
     }
 
     /// Whether every cell was measured and every bar reached.
-    #[must_use]
     pub fn is_reached(&self) -> bool {
         self.measured.unmeasured().next().is_none()
             && self.unmeasured.is_empty()
@@ -218,13 +212,11 @@ impl Study {
     }
 
     /// Number of bars without a verdict although there is a number: its interval has the bar within it.
-    #[must_use]
     pub fn open_count(&self) -> usize {
         self.headline.iter().filter(|headline| headline.verdict() == Some(Verdict::Open)).count()
     }
 
     /// As JSON.
-    #[must_use]
     pub fn to_json(&self) -> Value {
         let headline: Map<String, Value> =
             self.headline.iter().map(|headline| (headline.key.clone(), json!(headline.value))).collect();

@@ -28,7 +28,6 @@ impl Rounds {
     pub const QUICK: Self = Self { judged_max: 6, ..Self::exactly(3) };
 
     /// Exactly this number, whether or not the medians are stable.
-    #[must_use]
     pub const fn exactly(count: usize) -> Self {
         Self { min: count, max: count, judged_min: count, judged_max: count, tolerance: 0.05, extra: None }
     }

@@ -46,7 +46,6 @@ impl Served {
     }
 
     /// Address on which the target listens.
-    #[must_use]
     pub fn address(&self) -> &Address {
         match &self.0 {
             Place::Local(target) => target.address(),
@@ -101,7 +100,6 @@ impl Served {
     }
 
     /// The kernel's account of its process.
-    #[must_use]
     pub fn account(&self) -> Arc<dyn Account> {
         match &self.0 {
             Place::Local(target) => target.account(),
@@ -129,7 +127,6 @@ impl Served {
     }
 
     /// Reads the memory of its process in mappings of less than 1 GiB, bytes: everything but a large namespace.
-    #[must_use]
     pub fn small_mappings(&self) -> Box<dyn Fn() -> Result<u64, Error>> {
         match &self.0 {
             Place::Local(target) => {

@@ -47,7 +47,6 @@ pub struct KeyFiles {
 
 impl KeyFiles {
     /// The arguments of `nvlane target`.
-    #[must_use]
     pub fn arguments(&self) -> Vec<String> {
         let (tls_key, secret) = (self.tls_key.display().to_string(), self.secret.display().to_string());
         let words: &[&str] = match self.access {

@@ -16,7 +16,6 @@ use crate::words::words;
 const WIDTH_MAX: usize = 160;
 
 /// All experiments, one per line.
-#[must_use]
 pub fn list() -> String {
     let mut text = String::new();
     for Entry { about, .. } in catalogue::ALL {
@@ -26,7 +25,6 @@ pub fn list() -> String {
 }
 
 /// The cells as a table, then the headline numbers.
-#[must_use]
 pub fn of(study: &Study) -> String {
     let mut text = String::new();
     if let Some(disturbance) = study.disturbance() {

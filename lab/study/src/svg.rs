@@ -79,7 +79,6 @@ impl Sheet {
 }
 
 /// A figure as an SVG file, with a background.
-#[must_use]
 pub fn file(figure: &Figure) -> String {
     let sheet = Sheet::of(&figure.plot, WIDE);
     let view = format!("-16 -14 {} {}", sheet.width + 32.0, sheet.height() + 28.0);

@@ -39,7 +39,6 @@ pub enum NamespaceKind {
 
 impl NamespaceKind {
     /// The kind of an argument of `--namespace`; `None` if it is not of the closed set.
-    #[must_use]
     pub fn of_argument(argument: &str) -> Option<Self> {
         let (place, options) = argument.split_once('?').unwrap_or((argument, ""));
         let (kind, size) = place.rsplit_once(':')?;
@@ -64,7 +63,6 @@ impl NamespaceKind {
     }
 
     /// The argument of `--namespace`; `None` for a file, whose path the server chooses.
-    #[must_use]
     pub fn argument(self) -> Option<String> {
         match self {
             Self::Null { bytes, lba_bytes, delay_us } => {
@@ -82,7 +80,6 @@ impl NamespaceKind {
     }
 
     /// Memory that it may take, bytes.
-    #[must_use]
     pub const fn memory_bytes(self) -> u64 {
         match self {
             Self::Null { .. } | Self::Scratch { .. } => 0,
@@ -209,7 +206,6 @@ pub struct TargetTuning {
 
 impl TargetTuning {
     /// The arguments of `nvlane target`.
-    #[must_use]
     pub fn arguments(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);

@@ -27,7 +27,6 @@ pub struct TargetMachine {
 
 impl TargetMachine {
     /// The machine of a bench's study server, if it has one and the experiment uses it.
-    #[must_use]
     pub fn of(bench: &Bench, about: &About) -> Option<Self> {
         let server = bench.server.as_ref()?;
         let without = match about.machines {
@@ -44,20 +43,17 @@ impl TargetMachine {
     }
 
     /// The host's machine, in a line.
-    #[must_use]
     pub fn host_in_words(&self, host: &Environment) -> String {
         in_words(host, &self.host_cores)
     }
 
     /// The targets' machine, in a line.
-    #[must_use]
     pub fn target_in_words(&self) -> String {
         let MachineDescription { environment, cores, data_address, .. } = &self.machine;
         format!("{data_address}, {}", in_words(environment, cores))
     }
 
     /// The remark that it was measured between two machines, and on which, in lines.
-    #[must_use]
     pub fn lines(&self, host: &Environment) -> Vec<String> {
         let mut lines = vec![
             "Measured between two machines.".to_owned(),
@@ -70,7 +66,6 @@ impl TargetMachine {
 }
 
 /// The remark that an experiment ran on this machine alone although a study server was named, in a sentence.
-#[must_use]
 pub fn only_here(bench: &Bench, about: &About) -> Option<String> {
     match about.machines {
         Machines::Here(reason) if bench.is_remote() => {

@@ -95,19 +95,16 @@ impl ServerConnection {
     }
 
     /// The server's address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// The server's machine.
-    #[must_use]
     pub fn machine(&self) -> &MachineDescription {
         &self.machine
     }
 
     /// Why the server is lost, if it is.
-    #[must_use]
     pub fn loss(&self) -> Option<Error> {
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
         lost.map(|reason| Error::Server { address: self.address, reason })

@@ -356,7 +356,6 @@ pub struct SteeringInterface {
 }
 
 /// Version of this program, with the commit if the build knew it, and of these messages.
-#[must_use]
 pub fn own_version() -> String {
     format!("{} with study protocol {REVISION}", Environment::version())
 }

@@ -55,7 +55,6 @@ impl StudyServer {
     }
 
     /// Its settings.
-    #[must_use]
     pub fn settings(&self) -> &ServerSettings {
         &self.settings
     }
