@@ -3,18 +3,15 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host::Address;
-use load::account::{Account, ProcessAccount};
 use load::target_process::TargetProcess;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::error::Error;
-use crate::process::own_memory_bytes;
 use crate::served_options::ServedOptions;
 
 /// A running target.
@@ -90,16 +87,6 @@ impl LocalTarget {
     /// Process id.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
-    }
-
-    /// The account of its process.
-    pub(crate) fn account(&self) -> Arc<dyn Account> {
-        Arc::new(ProcessAccount(self.pid()))
-    }
-
-    /// Private memory, bytes.
-    pub(crate) fn own_memory_bytes(&self) -> Result<u64, Error> {
-        own_memory_bytes(self.pid())
     }
 
     /// State of the target, as written by `nvlane target --state`.

@@ -41,4 +41,5 @@ mod unproven;
 
 pub use connection::ServerConnection;
 pub use ports::{PortRange, PortRangeError};
+pub(crate) use protocol::Request;
 pub use protocol::{MachineDescription, PORT, SteeringInterface, own_version};

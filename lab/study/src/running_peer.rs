@@ -1,5 +1,6 @@
 //! Another server to compare with, on the machine of the targets.
 
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use load::account::Account;
 
 use crate::bench::Bench;
 use crate::error::Error;
-use crate::peers::{Peer, PeerServer, free_place};
-use crate::remote::program::{RemotePeer, peer_version};
+use crate::peers::{Peer, free_place};
+use crate::remote::program::{peer_version, start_peer};
 
 /// Version of its program there.
 ///
@@ -21,13 +22,14 @@ pub(crate) fn version(peer: &Peer, bench: &Bench) -> Result<String, Error> {
     }
 }
 
-/// A running peer. It ends with this value.
+/// A running peer, on this machine or on that of a study server. It ends with this value.
 #[derive(Debug)]
-pub(crate) enum RunningPeer {
-    /// A process of this machine.
-    Local(PeerServer),
-    /// A process of a study server's machine.
-    Remote(RemotePeer),
+pub(crate) struct RunningPeer {
+    /// Where it listens.
+    pub(crate) place: SocketAddr,
+    /// The account of its process.
+    pub(crate) account: Arc<dyn Account>,
+    _process: Box<dyn Any + Send>,
 }
 
 impl RunningPeer {
@@ -37,25 +39,11 @@ impl RunningPeer {
     /// The server does not listen in time.
     pub(crate) fn start(peer: &Peer, bench: &Bench, memory_mib: u32) -> Result<Self, Error> {
         if let Some(server) = &bench.server {
-            return RemotePeer::start(server, peer.kind, memory_mib).map(Self::Remote);
+            let (place, there) = start_peer(server, peer.kind, memory_mib)?;
+            return Ok(Self { place, account: there.account(), _process: Box::new(there) });
         }
         let core = bench.cores.map(|cores| cores.target);
-        peer.start(free_place()?, core, memory_mib).map(Self::Local)
-    }
-
-    /// Where it listens.
-    pub(crate) fn place(&self) -> SocketAddr {
-        match self {
-            Self::Local(server) => server.place,
-            Self::Remote(server) => server.place(),
-        }
-    }
-
-    /// The account of its process.
-    pub(crate) fn account(&self) -> Arc<dyn Account> {
-        match self {
-            Self::Local(server) => server.account(),
-            Self::Remote(server) => server.account(),
-        }
+        let here = peer.start(free_place()?, core, memory_mib)?;
+        Ok(Self { place: here.place, account: here.account(), _process: Box::new(here) })
     }
 }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::Address;
-use load::account::{Account, Reading};
+use load::account::{Account, ProcessAccount, Reading};
 use serde_json::Value;
 
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::local_target::LocalTarget;
-use crate::process::small_mappings_bytes;
+use crate::process::{own_memory_bytes, small_mappings_bytes};
 use crate::profile::{ProcessSampling, Scope};
+use crate::remote::Request;
 use crate::remote::target::RemoteTarget;
 use crate::served_options::ServedOptions;
 use crate::steering::Steering;
@@ -84,7 +85,7 @@ impl Served {
     pub(crate) fn counters(&self, device: Option<&Path>) -> Result<Counters, Error> {
         match &self.0 {
             Place::Local(target) => Counters::read(target.pid(), device),
-            Place::Remote(target) => target.counters(),
+            Place::Remote(target) => target.request(|target| Request::Counters { target }),
         }
     }
 
@@ -95,14 +96,14 @@ impl Served {
     pub(crate) fn steer(&self, by: Steering) -> Result<String, Error> {
         match &self.0 {
             Place::Local(_) => Err(Error::Target("of this machine has its network from its study".into())),
-            Place::Remote(target) => target.steer(by),
+            Place::Remote(target) => target.request(|target| Request::Steer { target, by }),
         }
     }
 
     /// The kernel's account of its process.
     pub fn account(&self) -> Arc<dyn Account> {
         match &self.0 {
-            Place::Local(target) => target.account(),
+            Place::Local(target) => Arc::new(ProcessAccount(target.pid())),
             Place::Remote(target) => target.account(),
         }
     }
@@ -121,8 +122,8 @@ impl Served {
     /// It cannot be read.
     pub fn own_memory_bytes(&self) -> Result<u64, Error> {
         match &self.0 {
-            Place::Local(target) => target.own_memory_bytes(),
-            Place::Remote(target) => target.own_memory_bytes(),
+            Place::Local(target) => own_memory_bytes(target.pid()),
+            Place::Remote(target) => target.request(|target| Request::Memory { target }),
         }
     }
 
@@ -157,7 +158,7 @@ impl Served {
     pub fn state(&self) -> Result<Value, Error> {
         match &self.0 {
             Place::Local(target) => target.state(),
-            Place::Remote(target) => target.state(),
+            Place::Remote(target) => target.request(|target| Request::State { target }),
         }
     }
 

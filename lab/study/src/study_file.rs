@@ -1,5 +1,6 @@
 //! The file that an experiment puts load on: of this machine, or of that of the study server, which makes it.
 
+use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::file_target::FileTarget;
 use crate::file_target_kind::FileTargetKind;
 use crate::remote::ServerConnection;
 use crate::remote::file_load::RemoteFileLoad;
-use crate::remote::file_target::RemoteFileTarget;
+use crate::remote::file_target;
 use crate::scratch::ScratchFile;
 use crate::served_options::ServedOptions;
 
@@ -74,13 +75,22 @@ impl StudyFile {
         bench: &Bench,
         core_count: u32,
     ) -> Result<OtherTarget, Error> {
-        let target = match self {
-            Self::Here(file) => Target::Here(serve_here(kind, file.path(), bench, core_count)?),
-            Self::There(server, bytes) => {
-                Target::There(RemoteFileTarget::start(server, kind, *bytes, core_count)?)
+        match self {
+            Self::Here(file) => {
+                let here = serve_here(kind, file.path(), bench, core_count)?;
+                Ok(OtherTarget {
+                    address: here.address().clone(),
+                    account: here.account(),
+                    is_of_this_kernel: kind != FileTargetKind::Spdk,
+                    _process: Box::new(here),
+                })
             }
-        };
-        Ok(OtherTarget { kind, target })
+            Self::There(server, bytes) => {
+                let (address, there) = file_target::start(server, kind, *bytes, core_count)?;
+                let account = Some(there.account());
+                Ok(OtherTarget { address, account, is_of_this_kernel: false, _process: Box::new(there) })
+            }
+        }
     }
 }
 
@@ -115,38 +125,14 @@ fn serve_here(
     FileTarget::serve(kind, (None, free.port()), file, &cores)
 }
 
-/// A target of the kernel or of SPDK, on this machine or on that of the study server.
+/// A target of the kernel or of SPDK, on this machine or on that of the study server. It ends with this value.
 #[derive(Debug)]
 pub(crate) struct OtherTarget {
-    kind: FileTargetKind,
-    target: Target,
-}
-
-#[derive(Debug)]
-enum Target {
-    Here(FileTarget),
-    There(RemoteFileTarget),
-}
-
-impl OtherTarget {
     /// Its address, with its subsystem.
-    pub(crate) fn address(&self) -> &Address {
-        match &self.target {
-            Target::Here(target) => target.address(),
-            Target::There(target) => target.address(),
-        }
-    }
-
-    /// Whether it is a part of this machine's kernel.
-    pub(crate) fn is_of_this_kernel(&self) -> bool {
-        matches!(self.target, Target::Here(_)) && self.kind != FileTargetKind::Spdk
-    }
-
+    pub(crate) address: Address,
     /// The account of its process, or of its machine.
-    pub(crate) fn account(&self) -> Option<Arc<dyn Account>> {
-        match &self.target {
-            Target::Here(target) => target.account(),
-            Target::There(target) => Some(target.account()),
-        }
-    }
+    pub(crate) account: Option<Arc<dyn Account>>,
+    /// Whether it is a part of this machine's kernel.
+    pub(crate) is_of_this_kernel: bool,
+    _process: Box<dyn Any + Send>,
 }

@@ -86,7 +86,7 @@ impl KvHitRatio {
                 Ok(ratio)
             }
             MEMCACHED_SERVED => {
-                served(requests, RunningPeer::start(&MEMCACHED, bench, cell.word("memory_mib"))?.place())
+                served(requests, RunningPeer::start(&MEMCACHED, bench, cell.word("memory_mib"))?.place)
             }
             policy => {
                 let (_, make) = POLICIES.iter().find(|(name, _)| *name == policy).expect("a cell of ours");

@@ -105,12 +105,12 @@ impl KvPeers {
         if !self.peers.iter().any(|(known, _)| *known == name) {
             let told = version(peer, bench)?;
             let server = RunningPeer::start(peer, bench, 1024)?;
-            text_load::fill(server.place(), peer.protocol, KEY_COUNT)?;
+            text_load::fill(server.place, peer.protocol, KEY_COUNT)?;
             self.seen.push(format!("{} {told}", peer.name));
             self.peers.push((peer.name, server));
         }
         let (_, server) = self.peers.iter().find(|(known, _)| *known == name).expect("just made sure of");
-        Ok((server.place(), server.account(), peer.protocol))
+        Ok((server.place, Arc::clone(&server.account), peer.protocol))
     }
 }
 

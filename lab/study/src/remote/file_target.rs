@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use host::Address;
-use load::account::Account;
 
 use super::connection::ServerConnection;
 use super::protocol::{Request, Started};
@@ -11,38 +10,20 @@ use super::target::Numbered;
 use crate::error::Error;
 use crate::file_target_kind::FileTargetKind;
 
-/// A running target. It ends with this value.
-#[derive(Debug)]
-pub(crate) struct RemoteFileTarget {
-    numbered: Numbered,
-    address: Address,
-}
-
-impl RemoteFileTarget {
-    /// Has the server's file of this size served, by SPDK's target with threads on this number of the server's cores.
-    ///
-    /// # Errors
-    /// The server lacks the program or the kernel's modules, refuses or is lost.
-    pub(crate) fn start(
-        server: &Arc<ServerConnection>,
-        kind: FileTargetKind,
-        bytes: u64,
-        core_count: u32,
-    ) -> Result<Self, Error> {
-        let started: Started = server.request(&Request::StartFileTarget { kind, bytes, core_count })?;
-        let numbered = Numbered::new(server, started.target);
-        Ok(Self { numbered, address: server.target_address(&started.address)? })
-    }
-
-    /// Its address, with its subsystem.
-    pub(crate) fn address(&self) -> &Address {
-        &self.address
-    }
-
-    /// The account of its process, or of its machine.
-    pub(crate) fn account(&self) -> Arc<dyn Account> {
-        self.numbered.account()
-    }
+/// Has the server's file of this size served, by SPDK's target with threads on this number of the server's cores. Returns the
+/// target's address, with its subsystem.
+///
+/// # Errors
+/// The server lacks the program or the kernel's modules, refuses or is lost.
+pub(crate) fn start(
+    server: &Arc<ServerConnection>,
+    kind: FileTargetKind,
+    bytes: u64,
+    core_count: u32,
+) -> Result<(Address, Numbered), Error> {
+    let started: Started = server.request(&Request::StartFileTarget { kind, bytes, core_count })?;
+    let numbered = Numbered::new(server, started.target);
+    Ok((server.target_address(&started.address)?, numbered))
 }
 
 /// Checks that a server can serve a file by this kind of target. Returns facts about the target for the reader.

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use load::account::Account;
 use load::disturbance::Loss;
 
 use super::connection::ServerConnection;
@@ -14,35 +13,18 @@ use crate::error::Error;
 use crate::memory_load::Access;
 use crate::peers::PeerKind;
 
-/// A memcached or redis that a study server has started. It ends with this value.
-#[derive(Debug)]
-pub(crate) struct RemotePeer {
-    numbered: Numbered,
-    place: SocketAddr,
-}
-
-impl RemotePeer {
-    /// Starts one on the server's machine.
-    ///
-    /// # Errors
-    /// The server lacks the program, refuses or is lost.
-    pub(crate) fn start(
-        server: &Arc<ServerConnection>,
-        kind: PeerKind,
-        memory_mib: u32,
-    ) -> Result<Self, Error> {
-        let started: Started = server.request(&Request::StartPeer { kind, memory_mib })?;
-        let numbered = Numbered::new(server, started.target);
-        Ok(Self { numbered, place: server.socket_address(&started.address)? })
-    }
-
-    pub(crate) fn place(&self) -> SocketAddr {
-        self.place
-    }
-
-    pub(crate) fn account(&self) -> Arc<dyn Account> {
-        self.numbered.account()
-    }
+/// Starts a memcached or redis on the server's machine. Returns where it listens.
+///
+/// # Errors
+/// The server lacks the program, refuses or is lost.
+pub(crate) fn start_peer(
+    server: &Arc<ServerConnection>,
+    kind: PeerKind,
+    memory_mib: u32,
+) -> Result<(SocketAddr, Numbered), Error> {
+    let started: Started = server.request(&Request::StartPeer { kind, memory_mib })?;
+    let numbered = Numbered::new(server, started.target);
+    Ok((server.socket_address(&started.address)?, numbered))
 }
 
 /// Version of a program on the server's machine.

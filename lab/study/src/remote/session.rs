@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use linux::CoreList;
 use linux::randomness::Randomness;
-use load::account::Reading;
+use load::account::{Account, ProcessAccount, Reading};
 use load::cpu;
 use load::environment::Environment;
 use load::workload::format_bytes;
@@ -43,7 +43,7 @@ use crate::keys::Keys;
 use crate::local_target::LocalTarget;
 use crate::memory_load::MemoryLoad;
 use crate::peers::{PeerKind, PeerServer};
-use crate::process::{available_bytes, small_mappings_bytes};
+use crate::process::{available_bytes, own_memory_bytes, small_mappings_bytes};
 use crate::scratch::ScratchFile;
 use crate::served_options::ServedOptions;
 use crate::target_options::{KeyAccess, NamespaceKind};
@@ -224,12 +224,12 @@ impl Session<'_> {
                         Some(account) => account.read(),
                         None => Some(Reading::of_kernel()),
                     },
-                    (None, None) => self.target(target)?.account().read(),
+                    (None, None) => ProcessAccount(self.target(target)?.pid()).read(),
                 };
                 let machine_busy_ns = cpu::of_machine().ok().map(|time| time.busy_ns());
                 done(reading.map(|reading| Reading { machine_busy_ns, ..reading }))
             }
-            Request::Memory { target } => done(told(self.target(target)?.own_memory_bytes())?),
+            Request::Memory { target } => done(told(own_memory_bytes(self.target(target)?.pid()))?),
             Request::State { target } => told(self.target(target)?.state()),
             Request::SmallMappings { target } => {
                 done(told(small_mappings_bytes(self.target(target)?.pid()))?)

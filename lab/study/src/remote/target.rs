@@ -6,20 +6,18 @@ use std::time::Duration;
 
 use host::Address;
 use load::account::{Account, Reading};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 use super::connection::ServerConnection;
 use super::protocol::{Request, SentKeys, StartTarget, Started};
 use super::sampling::RemoteSampling;
-use crate::counters::Counters;
 use crate::error::Error;
 use crate::served_options::{KeyFiles, ServedOptions};
-use crate::steering::Steering;
 use crate::target_options::NamespaceKind;
 
 /// A target or another server that a study server has started. It ends with this value.
 #[derive(Debug)]
-pub(super) struct Numbered {
+pub(crate) struct Numbered {
     server: Arc<ServerConnection>,
     number: u32,
     is_stopped: bool,
@@ -32,7 +30,7 @@ impl Numbered {
     }
 
     /// The account of its process, or of its machine.
-    pub(super) fn account(&self) -> Arc<dyn Account> {
+    pub(crate) fn account(&self) -> Arc<dyn Account> {
         Arc::new(RemoteAccount { server: Arc::clone(&self.server), target: self.number })
     }
 
@@ -97,17 +95,20 @@ impl RemoteTarget {
         self.numbered.account()
     }
 
-    /// Private memory, bytes.
+    /// Asks its server something about it.
     ///
     /// # Errors
-    /// The server cannot read it, or is lost.
-    pub(crate) fn own_memory_bytes(&self) -> Result<u64, Error> {
-        self.server().request(&Request::Memory { target: self.number() })
+    /// The server refuses, or is lost.
+    pub(crate) fn request<Answer: DeserializeOwned>(
+        &self,
+        of: impl FnOnce(u32) -> Request,
+    ) -> Result<Answer, Error> {
+        self.numbered.server.request(&of(self.numbered.number))
     }
 
     /// Reads its memory in mappings of less than 1 GiB, bytes.
     pub(crate) fn small_mappings(&self) -> impl Fn() -> Result<u64, Error> + use<> {
-        let (server, target) = (Arc::clone(self.server()), self.number());
+        let (server, target) = (Arc::clone(&self.numbered.server), self.numbered.number);
         move || server.request(&Request::SmallMappings { target })
     }
 
@@ -116,31 +117,7 @@ impl RemoteTarget {
     /// # Errors
     /// [`Error::Lacking`]: the server's machine does not permit it. Another: the server is lost.
     pub(crate) fn sample(&self, measure: Duration) -> Result<RemoteSampling, Error> {
-        RemoteSampling::start(self.server(), self.number(), measure)
-    }
-
-    /// State of the target.
-    ///
-    /// # Errors
-    /// The target does not write it, or the server is lost.
-    pub(crate) fn state(&self) -> Result<Value, Error> {
-        self.server().request(&Request::State { target: self.number() })
-    }
-
-    /// Counters of its process and of its device.
-    ///
-    /// # Errors
-    /// The server cannot read them, or is lost.
-    pub(crate) fn counters(&self) -> Result<Counters, Error> {
-        self.server().request(&Request::Counters { target: self.number() })
-    }
-
-    /// Steers its traffic until it ends. Returns the means by which queues are separated.
-    ///
-    /// # Errors
-    /// The server's operator does not allow it, the interface cannot do it, or the server is lost.
-    pub(crate) fn steer(&self, by: Steering) -> Result<String, Error> {
-        self.server().request(&Request::Steer { target: self.number(), by })
+        RemoteSampling::start(&self.numbered.server, self.numbered.number, measure)
     }
 
     /// Stops the target.
@@ -149,14 +126,6 @@ impl RemoteTarget {
     /// It exited with an error, or the server is lost.
     pub(crate) fn stop(self) -> Result<(), Error> {
         self.numbered.stop()
-    }
-
-    fn server(&self) -> &Arc<ServerConnection> {
-        &self.numbered.server
-    }
-
-    fn number(&self) -> u32 {
-        self.numbered.number
     }
 }
 

@@ -117,9 +117,9 @@ impl Stack {
         if let Some(kind) = self.target_kind() {
             let target = file.serve_by(kind, bench, core_count)?;
             let far = FarSide {
-                address: target.address(),
-                account: target.account(),
-                is_of_this_kernel: target.is_of_this_kernel(),
+                address: &target.address,
+                account: target.account.clone(),
+                is_of_this_kernel: target.is_of_this_kernel,
             };
             return self.run_on(bench, far, load);
         }
