@@ -7,7 +7,7 @@ use crate::experiment::Error;
 use crate::kept::Kept;
 use crate::served::Served;
 use crate::served_options::ServedOptions;
-use crate::target_options::{Doorbell, TargetTuning};
+use crate::target_options::TargetTuning;
 
 /// All policies, from the simplest on.
 pub(crate) const POLICIES: [&str; 4] = [IMMEDIATE, TURN, FIXED, ADAPTIVE];
@@ -53,7 +53,7 @@ impl Load {
 /// # Errors
 /// The target does not start.
 pub(crate) fn serve(bench: &Bench, policy: &str, tuning: TargetTuning) -> Result<Served, Error> {
-    let tuning = TargetTuning { doorbell: Doorbell::named(policy), ..tuning };
+    let tuning = TargetTuning { doorbell: policy.parse().ok(), ..tuning };
     bench.serve_with(ServedOptions::of(["null:1T"]).tuned(tuning))
 }
 
@@ -80,7 +80,7 @@ impl PolicyTargets {
         policy: &str,
         receive: Receive,
     ) -> Result<&Served, Error> {
-        let tuning = TargetTuning { receive: Some(receive.into()), ..TargetTuning::default() };
+        let tuning = TargetTuning { receive: Some(receive), ..TargetTuning::default() };
         let make = || serve(bench, policy, tuning);
         Ok(self.0.get((policy.to_owned(), receive), make)?)
     }

@@ -1,6 +1,6 @@
 //! Options of a target that experiments use: a closed set, which the study server takes from another machine.
 
-use host::Receive;
+use host::{DoorbellPolicy, Receive};
 use load::workload::{format_bytes, parse_bytes};
 use serde::{Deserialize, Serialize};
 
@@ -88,60 +88,23 @@ impl NamespaceKind {
     }
 }
 
-/// Doorbell policy of the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "named as `--doorbell` names them")]
-pub enum Doorbell {
-    Immediate,
-    Turn,
-    Fixed,
-    Adaptive,
-    FixedAt { commands: u32, bytes: u32, wait_us: u32 },
-}
+/// Options in the form that they have on the command line.
+mod as_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
 
-impl Doorbell {
-    const NAMED: [(Self, &'static str); 4] = [
-        (Self::Immediate, "immediate"),
-        (Self::Turn, "turn"),
-        (Self::Fixed, "fixed"),
-        (Self::Adaptive, "adaptive"),
-    ];
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    /// The policy with this name, such as `turn` or `fixed:16,65536,50`.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        if let Some((policy, _)) = Self::NAMED.into_iter().find(|(_, known)| *known == name) {
-            return Some(policy);
-        }
-        let mut numbers = name.strip_prefix("fixed:")?.split(',').map(str::parse);
-        let mut next = || numbers.next()?.ok();
-        let policy = Self::FixedAt { commands: next()?, bytes: next()?, wait_us: next()? };
-        numbers.next().is_none().then_some(policy)
+    pub(super) fn serialize<T: Display, S: Serializer>(option: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+        option.as_ref().map(ToString::to_string).serialize(to)
     }
 
-    fn name(self) -> String {
-        match self {
-            Self::FixedAt { commands, bytes, wait_us } => format!("fixed:{commands},{bytes},{wait_us}"),
-            policy => {
-                let named = Self::NAMED.into_iter().find(|(known, _)| *known == policy);
-                named.map_or("adaptive", |(_, name)| name).to_owned()
-            }
-        }
-    }
-}
-
-/// How the target receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "named as `--receive` names them")]
-pub enum Receiving {
-    Staging,
-    Pdu,
-}
-
-impl From<Receive> for Receiving {
-    fn from(receive: Receive) -> Self {
-        if receive == Receive::Pdu { Self::Pdu } else { Self::Staging }
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<T>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
     }
 }
 
@@ -189,9 +152,11 @@ pub enum KeyAccess {
 #[serde(deny_unknown_fields, default)]
 pub struct TargetTuning {
     /// Doorbell policy.
-    pub doorbell: Option<Doorbell>,
+    #[serde(with = "as_text")]
+    pub doorbell: Option<DoorbellPolicy>,
     /// How it receives.
-    pub receive: Option<Receiving>,
+    #[serde(with = "as_text")]
+    pub receive: Option<Receive>,
     /// Whether its reactor spins.
     pub spin: Option<Spin>,
     /// Size from which write data is received in place, bytes.
@@ -210,10 +175,10 @@ impl TargetTuning {
         let mut words = Vec::new();
         let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
         if let Some(doorbell) = self.doorbell {
-            add("--doorbell", doorbell.name());
+            add("--doorbell", doorbell.to_string());
         }
         if let Some(receive) = self.receive {
-            add("--receive", if receive == Receiving::Pdu { "pdu" } else { "staging" }.to_owned());
+            add("--receive", receive.to_string());
         }
         if let Some(spin) = self.spin {
             add("--spin", if spin == Spin::Always { "always" } else { "never" }.to_owned());
@@ -277,8 +242,8 @@ mod tests {
     #[test]
     fn tuning_is_a_closed_set_of_options() {
         let tuning = TargetTuning {
-            doorbell: Doorbell::named("turn"),
-            receive: Some(Receive::Pdu.into()),
+            doorbell: "turn".parse().ok(),
+            receive: Some(Receive::Pdu),
             spin: Some(Spin::Never),
             in_place_bytes: Some(1),
             zero_copy: Some(SendCopies::From(4096)),
@@ -299,15 +264,13 @@ mod tests {
 
     #[test]
     fn a_doorbell_may_have_numbers_of_its_own() {
-        let tuning =
-            TargetTuning { doorbell: Doorbell::named("fixed:16,65536,50"), ..TargetTuning::default() };
+        let tuning = TargetTuning { doorbell: "fixed:16,65536,50".parse().ok(), ..TargetTuning::default() };
         assert_eq!(tuning.arguments(), ["--doorbell", "fixed:16,65536,50"]);
         let sent = serde_json::to_string(&tuning).unwrap();
         assert_eq!(serde_json::from_str::<TargetTuning>(&sent).unwrap(), tuning);
-        for wrong in
-            ["fixed:16", "fixed:16,1,2,3", "fixed:16,,50", "fixed:16,65536,-1", "adaptive:5", "sometimes"]
-        {
-            assert_eq!(Doorbell::named(wrong), None, "{wrong}");
+        for wrong in ["fixed:16", "fixed:16,1,2,3", "fixed:16,,50", "fixed:16,65536,-1", "sometimes"] {
+            let sent = format!(r#"{{"doorbell":"{wrong}"}}"#);
+            assert!(serde_json::from_str::<TargetTuning>(&sent).is_err(), "{wrong}");
         }
     }
 }

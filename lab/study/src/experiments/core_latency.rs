@@ -10,7 +10,6 @@ use super::prelude::*;
 use crate::bench::Load;
 use crate::doorbell::{ADAPTIVE, FIXED, IMMEDIATE, POLICIES, PolicyTargets, TURN};
 use crate::study_file::StudyFile;
-use crate::target_options::Doorbell;
 
 /// Offered load, percent of the throughput of a closed loop of depth [`DEPTH`] on this machine.
 const PERCENTAGES: [u64; 8] = [5, 15, 30, 45, 60, 75, 90, 105];
@@ -99,7 +98,7 @@ impl CoreLatency {
             _ => self.file.get((), || StudyFile::new(bench, FILE_BYTES))?.served(),
         };
         // A file is locked by the target that has it: one at a time.
-        let tuning = TargetTuning { doorbell: Doorbell::named(policy), ..TargetTuning::default() };
+        let tuning = TargetTuning { doorbell: policy.parse().ok(), ..TargetTuning::default() };
         let served = bench.serve_with(namespace.tuned(tuning))?;
         let finished = bench.run(&served, load)?;
         served.stop()?;

@@ -4,7 +4,6 @@ use host::Receive;
 
 use super::prelude::*;
 use crate::doorbell::{CARAVANS, SINGLE, WAYS};
-use crate::target_options::Doorbell;
 
 /// Cores of each side.
 const COUNTS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24];
@@ -54,11 +53,8 @@ impl Experiment for CoreScaling {
         let count = cell.word("cores");
         let (_, policy, receive) =
             WAYS.into_iter().find(|(way, ..)| *way == cell.text("way")).expect("a cell of ours");
-        let tuning = TargetTuning {
-            doorbell: Doorbell::named(policy),
-            receive: Some(receive.into()),
-            ..TargetTuning::default()
-        };
+        let tuning =
+            TargetTuning { doorbell: policy.parse().ok(), receive: Some(receive), ..TargetTuning::default() };
         let served = bench.serve_with(ServedOptions::of(["null:1T"]).tuned(tuning).on_cores(count))?;
         let mut load =
             bench.load("randread", None, IO_BYTES, DEPTH).with_doorbell(policy).with_receive(receive);
