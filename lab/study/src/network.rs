@@ -10,6 +10,7 @@ use crate::bench::{Bench, Devices};
 use crate::experiment::Error;
 use crate::served::Served;
 use crate::served_options::ServedOptions;
+use crate::steering;
 
 /// Options of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,12 +231,6 @@ impl Drop for Network {
 
 /// Runs a tool, and returns its output.
 fn run(program: &str, arguments: &[&str]) -> Result<String, Error> {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.map_err(|error| Error::system("cannot run a tool for networks", error))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().next_back().unwrap_or_default();
-    Err(Error::Lacking(format!("`{program} {}` failed: {said}", arguments.join(" "))))
+    let words: Vec<String> = std::iter::once(&program).chain(arguments).map(ToString::to_string).collect();
+    steering::run(&words, None)
 }

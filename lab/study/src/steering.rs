@@ -215,7 +215,7 @@ pub(crate) fn device_of(interface: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// It cannot be run, or fails.
-fn run(words: &[String], input: Option<&str>) -> Result<String, Error> {
+pub(crate) fn run(words: &[String], input: Option<&str>) -> Result<String, Error> {
     let told = words.join(" ");
     let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };
     let mut command = Command::new(program);

@@ -12,19 +12,19 @@ use crate::client_hello::{ALERT, APPLICATION_DATA, HANDSHAKE, is_refused_by_tls}
 use crate::tls_link::{Next, TlsLink};
 
 pub(super) const ROWS: &[TargetRow] = &[
-    row("T8", many_records),
-    row("T9", unasked_messages),
-    row("T10", changed_hello),
-    row("T11", data_before_the_handshake),
-    row("T12", replayed_record),
-    row("T13", clear_pdu),
-    row("T14", cut_record),
-    row("T15", long_record),
-    row("T16", empty_records),
-    row("T17", clear_handshake_messages),
-    row("T18", changed_keys),
-    row("T19", other_names),
-    row("T20", one_identity_on_several_queues),
+    row("T8", |peer| in_session(peer, many_records)),
+    row("T9", |peer| in_session(peer, unasked_messages)),
+    row("T10", |peer| in_session(peer, changed_hello)),
+    row("T11", |peer| in_session(peer, data_before_the_handshake)),
+    row("T12", |peer| in_session(peer, replayed_record)),
+    row("T13", |peer| in_session(peer, clear_pdu)),
+    row("T14", |peer| in_session(peer, cut_record)),
+    row("T15", |peer| in_session(peer, long_record)),
+    row("T16", |peer| in_session(peer, empty_records)),
+    row("T17", |peer| in_session(peer, clear_handshake_messages)),
+    row("T18", |peer| in_session(peer, changed_keys)),
+    row("T19", |peer| in_session(peer, other_names)),
+    row("T20", |peer| in_session(peer, one_identity_on_several_queues)),
 ];
 
 /// How long a target is listened to that owes nothing.
@@ -36,11 +36,11 @@ fn record(kind: u8, length: usize, body: &[u8]) -> Vec<u8> {
     [&[kind, 3, 3][..], &length.to_be_bytes(), body].concat()
 }
 
-/// The key of the target. `None`: its port does not speak TLS, and there is nothing to try.
-fn keys(peer: &Target) -> Check<Option<&HostKeys>> {
+/// Tries a row with the key of the target, unless its port does not speak TLS: then there is nothing to try.
+fn in_session(peer: &Target, trial: fn(&Target, &HostKeys) -> Check) -> Check {
     match &peer.settings.tls {
-        _ if !is_refused_by_tls(peer.host())? => Ok(None),
-        Some(keys) => Ok(Some(keys)),
+        _ if !is_refused_by_tls(peer.host())? => Ok(()),
+        Some(keys) => trial(peer, keys),
         None => skipped("it takes a session: give --tls --tls-key FILE, the key of the target"),
     }
 }
@@ -85,14 +85,12 @@ fn ends(peer: &Target, what: &str, keys: &HostKeys, trial: impl FnOnce(&mut TlsL
 }
 
 /// RFC 8446 section 5.5: a key protects 2^24.5 records at most.
-fn many_records(peer: &Target) -> Check {
-    let Some(_) = keys(peer)? else { return Ok(()) };
+fn many_records(_: &Target, _: &HostKeys) -> Check {
     skipped("it takes 2^24.5 records, more than a row has time for")
 }
 
 /// RFC 8446 sections 4.6.1 and 4.6.3: Linux hosts know neither session tickets nor KeyUpdates, and end a connection that brings one.
-fn unasked_messages(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn unasked_messages(peer: &Target, keys: &HostKeys) -> Check {
     let mut link = TlsLink::secured(peer.host(), keys)?;
     link.expect_silence(QUIET).about("after the handshake")?;
     let mut link = TlsLink::initialised(peer.host(), keys)?;
@@ -105,8 +103,7 @@ fn unasked_messages(peer: &Target) -> Check {
 
 /// RFC 8446 sections 4.1.3, 4.2.1, 4.2.9 and 4.2.11: the binder covers the ClientHello, so a changed one does not weaken the
 /// session: it fails.
-fn changed_hello(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn changed_hello(peer: &Target, keys: &HostKeys) -> Check {
     for (what, from, to) in [
         ("TLS 1.2 in place of 1.3", &[0, 43, 0, 3, 2, 3, 4][..], &[0, 43, 0, 3, 2, 3, 3][..]),
         ("the key without a key exchange", &[0, 45, 0, 2, 1, 1], &[0, 45, 0, 2, 1, 0]),
@@ -129,8 +126,7 @@ fn changed_hello(peer: &Target) -> Check {
 }
 
 /// RFC 8446 section 4.2.10: without an offer of early data, records of data before the handshake is complete end it.
-fn data_before_the_handshake(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn data_before_the_handshake(peer: &Target, keys: &HostKeys) -> Check {
     let mut link = TlsLink::dial(peer.host(), keys, &peer.host().subsystem)?;
     let hello = link.take_output();
     link.send_raw(&[hello, record(APPLICATION_DATA, 64, &[0x17; 64])].concat())?;
@@ -142,8 +138,7 @@ fn data_before_the_handshake(peer: &Target) -> Check {
 }
 
 /// RFC 8446 sections 5.2 and 5.3: each record has a sequence number of its own, so a second copy does not decrypt.
-fn replayed_record(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn replayed_record(peer: &Target, keys: &HostKeys) -> Check {
     let mut link = TlsLink::initialised(peer.host(), keys)?;
     let command = link.seal(&connect(peer, &peer.host().nqn))?;
     link.send_raw(&command.repeat(2))?;
@@ -155,8 +150,7 @@ fn replayed_record(peer: &Target) -> Check {
 }
 
 /// RFC 8446 section 5.2, NVMe/TCP clause 3.6.1: once a connection has TLS, no PDU travels in cleartext.
-fn clear_pdu(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn clear_pdu(peer: &Target, keys: &HostKeys) -> Check {
     let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
     let mut link = TlsLink::secured(peer.host(), keys)?;
     link.send_raw(request.as_bytes())?;
@@ -170,8 +164,7 @@ fn clear_pdu(peer: &Target) -> Check {
 }
 
 /// RFC 8446 sections 5.1 and 6.1: a record that is cut off, or whose length is changed, brings nothing.
-fn cut_record(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn cut_record(peer: &Target, keys: &HostKeys) -> Check {
     for cut in [1, 16, 500] {
         ends(peer, &format!("a Connect {cut} bytes short"), keys, |link| {
             let command = link.seal(&connect(peer, &peer.host().nqn))?;
@@ -196,8 +189,7 @@ fn cut_record(peer: &Target) -> Check {
 }
 
 /// RFC 8446 section 5.2: a record has at most 2^14 + 256 bytes.
-fn long_record(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn long_record(peer: &Target, keys: &HostKeys) -> Check {
     for length in [(1 << 14) + 257, usize::from(u16::MAX)] {
         let bytes = record(APPLICATION_DATA, length, &vec![0; length]);
         ends(peer, &format!("a record of {length} bytes"), keys, |link| link.send_raw(&bytes))?;
@@ -206,8 +198,7 @@ fn long_record(peer: &Target) -> Check {
 }
 
 /// RFC 8446 sections 5.2 and 5.4: an encrypted record has 17 bytes or more, the kind of its content and the tag.
-fn empty_records(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn empty_records(peer: &Target, keys: &HostKeys) -> Check {
     for length in [0, 1, 16] {
         let bytes = record(APPLICATION_DATA, length, &vec![0; length]);
         ends(peer, &format!("a record of {length} bytes"), keys, |link| link.send_raw(&bytes))?;
@@ -216,8 +207,7 @@ fn empty_records(peer: &Target) -> Check {
 }
 
 /// RFC 8446 sections 4.1.2 and 5: TLS 1.3 has no renegotiation, and after the handshake no message is in cleartext.
-fn clear_handshake_messages(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn clear_handshake_messages(peer: &Target, keys: &HostKeys) -> Check {
     let hello = TlsLink::dial(peer.host(), keys, &peer.host().subsystem)?.take_output();
     for (what, bytes) in [
         ("a second ClientHello", hello),
@@ -232,8 +222,7 @@ fn clear_handshake_messages(peer: &Target) -> Check {
 }
 
 /// RFC 8446 section 4.6.3: after a KeyUpdate the session goes on with the new key, and the old one is worth nothing.
-fn changed_keys(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn changed_keys(peer: &Target, keys: &HostKeys) -> Check {
     let mut link = TlsLink::secured(peer.host(), keys)?;
     link.update_key()?;
     link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
@@ -254,8 +243,7 @@ fn changed_keys(peer: &Target) -> Check {
 }
 
 /// NVMe/TCP clause 3.6.1: the identity names host and subsystem, and Connect must name the same.
-fn other_names(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn other_names(peer: &Target, keys: &HostKeys) -> Check {
     let other: Nqn =
         "nqn.2014-08.org.nvmexpress:uuid:e0000000-0000-4000-8000-00000000000e".parse().expect("a name");
     let mut link = TlsLink::initialised(peer.host(), keys)?;
@@ -277,8 +265,7 @@ fn other_names(peer: &Target) -> Check {
 
 /// NVMe/TCP clause 3.6.1: each queue has a session of its own, with the same identity. A queue in cleartext does not
 /// join the controller of a queue with TLS.
-fn one_identity_on_several_queues(peer: &Target) -> Check {
-    let Some(keys) = keys(peer)? else { return Ok(()) };
+fn one_identity_on_several_queues(peer: &Target, keys: &HostKeys) -> Check {
     let mut first = TlsLink::initialised(peer.host(), keys)?;
     first.send(&connect(peer, &peer.host().nqn))?;
     let response = completion(&mut first)?;
