@@ -9,7 +9,7 @@ use host::{Address, Association, Options, Receive};
 use load::account::Account;
 use load::cache_line;
 use load::ceiling::{CeilingResult, CeilingSpec};
-use load::disturbance::Disturbance;
+use load::disturbance::{Disturbance, Loss, Side};
 use load::runner::{self, Finished, LocalStorage, Observer, RunSettings};
 use load::workload::{Pattern, Stop, Workload};
 use serde::Serialize;
@@ -420,9 +420,8 @@ impl Bench {
             Some(server) => remote::ceiling::measure(server, spec),
             None => load::ceiling::measure(spec).map_err(|error| Error::system("the ceiling", error)),
         };
-        // In a new thread, pinned to the host's core: targets started later must not inherit the pinning.
-        let measured =
-            std::thread::scope(|scope| scope.spawn(measure).join().expect("the ceiling does not panic"))?;
+        // It pins its threads itself.
+        let measured = on_core(None, measure)?;
         self.note(&measured.disturbance);
         self.note_line_time()?;
         Ok(measured)
@@ -453,6 +452,13 @@ impl Bench {
         if self.cores.is_some() {
             self.lost.lock().unwrap_or_else(PoisonError::into_inner).merge(disturbance);
         }
+    }
+
+    /// As [`note`](Self::note), of what one side lost.
+    pub(crate) fn note_loss(&self, side: Side, loss: Option<Loss>) {
+        let mut disturbance = Disturbance::default();
+        disturbance.add(side, loss);
+        self.note(&disturbance);
     }
 
     /// Takes the disturbance recorded since the last call.
@@ -510,6 +516,23 @@ impl Bench {
             side_cores: Arc::default(),
         }
     }
+}
+
+/// Does work in a new thread on this core: targets that are started later must not inherit it.
+///
+/// # Errors
+/// The thread cannot be tied to the core; those of the work.
+pub(crate) fn on_core<Done: Send>(
+    core: Option<usize>,
+    work: impl FnOnce() -> Result<Done, Error> + Send,
+) -> Result<Done, Error> {
+    let tied = move || {
+        if let Some(core) = core {
+            linux::pin(core).map_err(|error| Error::system("tie a thread to its core", error))?;
+        }
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(tied).join().expect("the work does not panic"))
 }
 
 /// Ends a load when the study ends.

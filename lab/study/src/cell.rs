@@ -73,6 +73,20 @@ impl Cell {
         u32::try_from(self.number(name)).expect("depths and sizes have 32 bits")
     }
 
+    /// The one of these that a text parameter names.
+    ///
+    /// # Panics
+    /// None has that name: experiments ask their own cells.
+    pub(crate) fn one_of<One>(
+        &self,
+        parameter: &str,
+        all: impl IntoIterator<Item = One>,
+        name: impl Fn(&One) -> &str,
+    ) -> One {
+        let wanted = self.text(parameter);
+        all.into_iter().find(|one| name(one) == wanted).expect("a cell of ours")
+    }
+
     /// The text parameter with this name.
     ///
     /// # Panics

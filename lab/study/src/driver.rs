@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use host::{Address, Completion, LaneSet, Namespace, Options, QueueMap};
-use load::disturbance::{Disturbance, Side, Watch};
+use load::disturbance::{Side, Watch};
 use load::histogram::Histogram;
 use load::random::Prng;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, on_core};
 use crate::experiment::Error;
 use crate::lanes::Lanes;
 use crate::served::Served;
@@ -65,9 +65,6 @@ impl Driven {
 ///
 /// # Errors
 /// A lane does not connect, or a command fails.
-///
-/// # Panics
-/// If the thread of the load panics.
 pub(crate) fn drive(
     bench: &Bench,
     served: &Served,
@@ -85,14 +82,9 @@ pub(crate) fn drive_with(
     classes: &[Class],
     mut on_edge: impl FnMut() -> Result<(), Error> + Send,
 ) -> Result<Driven, Error> {
-    let run = || -> Result<Driven, Error> {
-        if let Some(cores) = bench.cores {
-            linux::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
-        }
+    on_core(bench.cores.map(|cores| cores.host), || {
         Loop::connect(served.address(), spread, classes)?.run(bench, served, &mut on_edge)
-    };
-    // In a new thread: targets started later must not inherit its core.
-    std::thread::scope(|scope| scope.spawn(run).join().expect("the load does not panic"))
+    })
 }
 
 /// The closed loop.
@@ -166,10 +158,8 @@ impl<'a> Loop<'a> {
         let (elapsed, after) = (start.elapsed(), served.reading()?);
         let target_ns = after.run_ns().saturating_sub(before.run_ns());
         on_edge()?;
-        let mut disturbance = Disturbance::default();
-        disturbance.add(Side::Host, host.loss());
-        disturbance.add(Side::Target, after.loss_since(&before));
-        bench.note(&disturbance);
+        bench.note_loss(Side::Host, host.loss());
+        bench.note_loss(Side::Target, after.loss_since(&before));
         Ok(Driven { classes: self.outcomes, elapsed, target_ns })
     }
 

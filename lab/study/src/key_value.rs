@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use host::{Association, Options};
-use load::disturbance::{Disturbance, Side};
-use load::key_value::{KeyValueLoad, KeyValueResult, run};
+use load::disturbance::Side;
+use load::key_value::{KeyValueLoad, KeyValueResult, Mix, run};
 
 use crate::bench::Bench;
 use crate::experiment::{Error, Values};
@@ -78,15 +78,21 @@ impl Pairs {
         });
         association.close();
         let result = result.map_err(|error| Error::Load(error.to_string()))?;
-        let mut disturbance = Disturbance::default();
-        disturbance.add(Side::Target, result.target_loss);
-        bench.note(&disturbance);
+        bench.note_loss(Side::Target, result.target_loss);
         self.is_filled |= load.fill;
         match result.first_failure {
             Some(failure) => Err(Error::Load(failure)),
             None => Ok(result),
         }
     }
+}
+
+/// A mix of operations of this kind.
+///
+/// # Panics
+/// On an unknown kind.
+pub(crate) fn mix(kind: &str) -> Mix {
+    kind.parse().expect("a known kind")
 }
 
 /// Throughput, latency and processor time of a load, per operation.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::target_options::{KeyAccess, TargetTuning};
+use crate::target_options::{KeyAccess, Spin, TargetTuning};
 
 /// Options of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,12 @@ impl ServedOptions {
     #[must_use]
     pub fn behind_cores(self, count: u32) -> Self {
         Self { first_core: count, ..self }
+    }
+
+    /// These options for a target whose reactor does not spin.
+    #[must_use]
+    pub(crate) fn without_spin(self) -> Self {
+        self.tuned(TargetTuning { spin: Some(Spin::Never), ..TargetTuning::default() })
     }
 
     /// These options with others of the data path.

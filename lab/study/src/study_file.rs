@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use host::Address;
 use load::account::Account;
-use load::disturbance::{Disturbance, Side};
+use load::disturbance::Side;
 use peer::port::free_address;
 
 use crate::bench::{Bench, Load};
@@ -104,9 +104,7 @@ fn run_there(bench: &Bench, server: &ServerConnection, bytes: u64, load: &Load) 
         return Err(server.loss().unwrap_or(Error::Stopped));
     }
     let outcome = running.end()?;
-    let mut disturbance = Disturbance::default();
-    disturbance.add(Side::Host, outcome.loss);
-    bench.note(&disturbance);
+    bench.note_loss(Side::Host, outcome.loss);
     bench.note_latency(Distribution::of(outcome.bins));
     Ok(outcome.values)
 }

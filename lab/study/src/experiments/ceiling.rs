@@ -163,8 +163,7 @@ impl Experiment for Ceiling {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let row = row_of(cell);
-        let workload = WORKLOADS.into_iter().find(|workload| workload.0 == cell.text("workload"));
-        let (_, pattern, read_percent) = workload.expect("a cell of ours");
+        let (_, pattern, read_percent) = cell.one_of("workload", WORKLOADS, |workload| workload.0);
         let load = bench.load(pattern, Some(read_percent), IO_BYTES, cell.word("depth"));
         let load = Load { options: Options::default().tuned(|tuning| tuning.receive = row.receive), ..load };
         let mut values = match row.storage {

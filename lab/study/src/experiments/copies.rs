@@ -85,9 +85,8 @@ impl Experiment for Copies {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let way = WAYS.into_iter().find(|way| *way == cell.text("way")).expect("a cell of ours");
-        let (_, pattern) =
-            DIRECTIONS.into_iter().find(|(name, _)| *name == cell.text("direction")).expect("a cell of ours");
+        let way = cell.one_of("way", WAYS, |way| way);
+        let (_, pattern) = cell.one_of("direction", DIRECTIONS, |direction| direction.0);
         let served = self.target(bench, way)?;
         let mut load = bench.load(pattern, None, cell.word("bytes"), DEPTH);
         load.options = load.options.tuned(|tuning| {

@@ -125,8 +125,7 @@ impl Experiment for CoreLatency {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let (storage, _) =
-            STORAGES.into_iter().find(|(name, _)| *name == cell.text("storage")).expect("a cell of ours");
+        let (storage, _) = cell.one_of("storage", STORAGES, |storage| storage.0);
         let offered = self.full_iops(storage, bench)? * f64::from(cell.word("percent")) / 100.0;
         let policy = cell.text("policy");
         let mut load = bench.load("randread", None, IO_BYTES, DEPTH).with_doorbell(policy);

@@ -51,8 +51,7 @@ impl Experiment for CoreScaling {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let count = cell.word("cores");
-        let (_, policy, receive) =
-            WAYS.into_iter().find(|(way, ..)| *way == cell.text("way")).expect("a cell of ours");
+        let (_, policy, receive) = cell.one_of("way", WAYS, |way| way.0);
         let tuning =
             TargetTuning { doorbell: policy.parse().ok(), receive: Some(receive), ..TargetTuning::default() };
         let served = bench.serve_with(ServedOptions::of(["null:1T"]).tuned(tuning).on_cores(count))?;

@@ -1,6 +1,6 @@
 //! `cost`: the processor time of an operation, and its energy where the processor counts it.
 
-use load::key_value::{KeyValueLoad, Mix};
+use load::key_value::KeyValueLoad;
 
 use super::prelude::*;
 use crate::key_value::{self, Pairs};
@@ -97,7 +97,7 @@ impl Cost {
         }
         let pairs = self.pairs.get((), || Pairs::serve(bench, ServedOptions::of(["kv:ram:256M"])))?;
         let load = KeyValueLoad {
-            mix: "get".parse::<Mix>().expect("a mix of one kind"),
+            mix: key_value::mix("get"),
             batch: BATCH,
             depth: DEPTH,
             ..KeyValueLoad::default()

@@ -49,8 +49,7 @@ impl Experiment for Digests {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let served = self.served.get((), || bench.serve())?;
-        let variant = VARIANTS.into_iter().find(|(name, _)| *name == cell.text("digests"));
-        let (_, digests) = variant.expect("a cell of ours");
+        let (_, digests) = cell.one_of("digests", VARIANTS, |variant| variant.0);
         let mut load = bench.load(cell.text("pattern"), None, cell.word("bytes"), DEPTH);
         load.options = load.options.with_only_digests(digests);
         Ok(values(&bench.run(served, load)?.report))

@@ -10,6 +10,7 @@ use load::workload::{Deallocated, Geometry, Stop, Workload};
 use serde_json::Value;
 
 use super::prelude::*;
+use crate::bench::on_core;
 
 const DEPTHS: [u32; 3] = [1, 32, 128];
 const OURS: &str = "nvlane";
@@ -98,10 +99,7 @@ fn ours(bench: &Bench, depth: u32) -> Result<Values, Error> {
     let workload = Workload { depth, warm_up: bench.times.warm_up, stop, ..Workload::default() };
     let plan =
         workload.plan(&geometry, load::verify::new_run_id()).map_err(load::runner::RunError::Workload)?;
-    let run = || -> Result<Values, Error> {
-        if let Some(cores) = bench.cores {
-            linux::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
-        }
+    on_core(bench.cores.map(|cores| cores.host), || {
         let clock = Instant::now();
         let now_ns = || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut generator = Generator::new(&plan, 0);
@@ -128,8 +126,7 @@ fn ours(bench: &Bench, depth: u32) -> Result<Values, Error> {
         let used = cpu_time()? - used_before.unwrap_or_default();
         let operations = recorder.into_total().all().operations();
         Ok(of_counts(operations, elapsed_ns, used.total_ns()))
-    };
-    std::thread::scope(|scope| scope.spawn(run).join().expect("the load does not panic"))
+    })
 }
 
 #[allow(clippy::cast_precision_loss)] // Counts and times of a second.

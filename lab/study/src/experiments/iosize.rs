@@ -60,8 +60,7 @@ impl Experiment for IoSize {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let served = self.served.get((), || bench.serve_with(ServedOptions::of(["null:1T?lba=512"])))?;
-        let direction = DIRECTIONS.into_iter().find(|direction| direction.0 == cell.text("direction"));
-        let (_, pattern, read_percent) = direction.expect("a cell of ours");
+        let (_, pattern, read_percent) = cell.one_of("direction", DIRECTIONS, |direction| direction.0);
         let load = bench.load(pattern, None, cell.word("bytes"), DEPTH);
         let ceiling = bench.ceiling(&load, read_percent, IN_CAPSULE_BYTES, 0)?;
         let mut values = values(&bench.run(served, load)?.report);

@@ -1,9 +1,9 @@
 //! `kv-allocation`: the cost of taking and freeing memory by the size of values, and the loss of memory.
 
 use std::collections::BTreeMap;
-use std::thread;
 
 use super::prelude::*;
+use crate::bench::on_core;
 use crate::churn::{Churned, Lengths, churn};
 
 /// Lengths of the values that are replaced, and of those in their place.
@@ -82,16 +82,11 @@ impl Experiment for KvAllocation {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let round = self.rounds.entry(cell.name.clone()).or_default();
         *round += 1;
-        let (seed, name) = (*round, cell.text("values"));
-        let work = WORKS.iter().find(|work| work.name == name).expect("a cell of ours");
-        let run = || -> Result<Churned, Error> {
-            if let Some(cores) = bench.cores {
-                linux::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
-            }
+        let seed = *round;
+        let work = cell.one_of("values", WORKS, |work| work.name);
+        let churned = on_core(bench.cores.map(|cores| cores.host), || {
             churn(MEMORY_BYTES, work.old, work.new, seed, &|| bench.is_stopped())
-        };
-        // In a new thread, which alone is tied to the core.
-        let churned = thread::scope(|scope| scope.spawn(run).join().expect("the partition does not panic"))?;
+        })?;
         let Churned { store_ns, delete_ns, moved_per_store, emptied_percent, shares } = churned;
         let mut values = Values::from([
             ("store_ns", store_ns),

@@ -1,9 +1,9 @@
 //! `kv-atomics`: increments of one counter, and of up to a million.
 
-use load::key_value::{KeyValueLoad, Mix};
+use load::key_value::KeyValueLoad;
 
 use super::prelude::*;
-use crate::key_value::{Pairs, values};
+use crate::key_value::{Pairs, mix, values};
 
 const KEY_COUNTS: [u64; 4] = [1, 100, 10_000, 1_000_000];
 
@@ -67,7 +67,7 @@ impl Experiment for KvAtomics {
         let serve = if is_one { Pairs::serve } else { Pairs::share };
         let pairs = self.pairs.get(is_one, || serve(bench, ServedOptions::of(["kv:ram:256M"])))?;
         let load = KeyValueLoad {
-            mix: "add".parse::<Mix>().expect("a mix of one kind"),
+            mix: mix("add"),
             keys: cell.number("keys"),
             batch: BATCH,
             depth: DEPTH,

@@ -1,9 +1,9 @@
 //! `kv-batching`: from one operation to hundreds in a capsule.
 
-use load::key_value::{KeyValueLoad, Mix};
+use load::key_value::KeyValueLoad;
 
 use super::prelude::*;
-use crate::key_value::{Pairs, values};
+use crate::key_value::{Pairs, mix, values};
 
 const KINDS: [&str; 3] = ["get", "set", "add"];
 const SIZES: [u32; 4] = [1, 16, 64, 256];
@@ -67,8 +67,7 @@ impl Flight {
     }
 
     fn of(cell: &Cell) -> Self {
-        let named = |flight: &Self| flight.name() == cell.text("flight");
-        Self::ALL.into_iter().find(named).expect("a cell of ours")
+        cell.one_of("flight", Self::ALL, |flight| flight.name())
     }
 
     /// Batches, or single commands, in flight.
@@ -111,7 +110,7 @@ impl Experiment for KvBatching {
             Pairs::serve(bench, ServedOptions::of(["kv:ram:256M"]).tuned(tuning))
         })?;
         let batch = u16::try_from(cell.number("batch")).expect("batches of ours");
-        let mix: Mix = cell.text("kind").parse().expect("a mix of one kind");
+        let mix = mix(cell.text("kind"));
         let load = KeyValueLoad { mix, batch, depth: flight.depth(batch), ..KeyValueLoad::default() };
         let mut values = values(&pairs.run(bench, load)?);
         if is_alone {

@@ -1,14 +1,14 @@
 //! `kv-cache`: the gain by the processor's cache where some keys are used more often than others.
 
 use std::path::Path;
-use std::thread;
 
-use load::disturbance::{Disturbance, Side, Watch};
-use load::key_value::{KeyValueLoad, Mix};
+use load::disturbance::{Side, Watch};
+use load::key_value::KeyValueLoad;
 use load::keys::Distribution;
 
 use super::prelude::*;
-use crate::key_value::{Pairs, values};
+use crate::bench::on_core;
+use crate::key_value::{Pairs, mix, values};
 use crate::lookups::Lookups;
 use crate::process::available_bytes;
 
@@ -75,12 +75,11 @@ impl KvCache {
     fn measure_served(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let mib = cell.word("mib");
         let pairs = self.served.get(mib, || {
-            let tuning = TargetTuning { spin: Some(Spin::Never), ..TargetTuning::default() };
             let namespace = format!("kv:ram:{}", memory_bytes(mib));
-            Pairs::serve(bench, ServedOptions::of([namespace]).tuned(tuning))
+            Pairs::serve(bench, ServedOptions::of([namespace]).without_spin())
         })?;
         let load = KeyValueLoad {
-            mix: "get".parse::<Mix>().expect("a mix of one kind"),
+            mix: mix("get"),
             distribution: distribution(cell),
             keys: pair_count(mib),
             batch: BATCH,
@@ -95,21 +94,13 @@ impl KvCache {
         let memory_bytes = usize::try_from(memory_bytes(mib)).expect("it can be addressed");
         let lookups = self.alone.get(mib, || Lookups::new(pair_count(mib), memory_bytes))?;
         let prefetches = cell.text("place") == ALONE;
-        let run = || -> Result<(f64, Disturbance), Error> {
-            if let Some(cores) = bench.cores {
-                linux::pin(cores.target).map_err(|error| Error::system("tie a thread to its core", error))?;
-            }
+        let ns = on_core(bench.cores.map(|cores| cores.target), || {
             let watch = Watch::thread();
             let times = (bench.times.warm_up, bench.times.measure);
             let ns = lookups.run(distribution(cell), prefetches, times, &|| bench.is_stopped())?;
-            let mut disturbance = Disturbance::default();
-            disturbance.add(Side::Target, watch.loss());
-            Ok((ns, disturbance))
-        };
-        // In a new thread, which alone is tied to the core.
-        let (ns, disturbance) =
-            thread::scope(|scope| scope.spawn(run).join().expect("look-ups do not panic"))?;
-        bench.note(&disturbance);
+            bench.note_loss(Side::Target, watch.loss());
+            Ok(ns)
+        })?;
         Ok(Values::from([("ops_per_cpu", 1e9 / ns), ("target_ns", ns)]))
     }
 }

@@ -130,8 +130,7 @@ impl Experiment for KvHitRatio {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let workload = Workload::all().find(|workload| workload.name() == cell.text("workload"));
-        let workload = workload.expect("a cell of ours");
+        let workload = cell.one_of("workload", Workload::all(), |workload| workload.name());
         if cell.text("cache") == MEMCACHED_SERVED && self.memcached.is_none() {
             self.memcached = Some(version(&MEMCACHED, bench)?);
         }

@@ -6,7 +6,7 @@ use load::workload::Sizes;
 use std::time::Duration;
 
 use super::prelude::*;
-use crate::key_value::{Pairs, values};
+use crate::key_value::{Pairs, mix, values};
 use crate::process::available_bytes;
 
 const VALUE_BYTES: [u64; 9] =
@@ -100,7 +100,7 @@ impl Experiment for KvLarge {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let mix: Mix = cell.text("kind").parse().expect("a mix of one kind");
+        let mix = mix(cell.text("kind"));
         if cell.name == clients_name(cell.text("kind")) {
             return self.measure_clients(mix, bench);
         }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use load::disturbance::{Disturbance, Loss, Side, Watch};
-use load::key_value::{KeyValueLoad, KeyValueResult, Mix};
+use load::disturbance::{Side, Watch};
+use load::key_value::{KeyValueLoad, KeyValueResult};
 
 use super::prelude::*;
-use crate::key_value::Pairs;
+use crate::bench::on_core;
+use crate::key_value::{Pairs, mix};
 use crate::memory_load::{Access, MEMORY_BYTES, MemoryLoad};
 use crate::process::available_bytes;
 use crate::remote::program::RemoteReader;
@@ -101,8 +102,7 @@ pub(crate) struct KvNeighbour {
 
 /// The load of a row.
 fn load(kind: &str) -> KeyValueLoad {
-    let mix = kind.parse::<Mix>().expect("a mix of one kind");
-    KeyValueLoad { mix, keys: KEY_COUNT, batch: BATCH, depth: DEPTH, ..KeyValueLoad::default() }
+    KeyValueLoad { mix: mix(kind), keys: KEY_COUNT, batch: BATCH, depth: DEPTH, ..KeyValueLoad::default() }
 }
 
 impl Experiment for KvNeighbour {
@@ -159,15 +159,13 @@ impl Experiment for KvNeighbour {
                 core: Some(division.target),
                 ..ServedOptions::of([format!("kv:ram:{TARGET_BYTES}")])
             };
-            let tuning = TargetTuning { spin: Some(Spin::Never), ..TargetTuning::default() };
-            let options = options.tuned(tuning);
+            let options = options.without_spin();
             let options = if bench.is_remote() { options.on_cores(1) } else { options };
             let mut pairs = Pairs::serve(&load_bench, options)?;
             pairs.fill(&load_bench, load(SET))?;
             Ok::<_, Error>(pairs)
         })?;
-        let named = |(name, _): &(&str, Access)| *name == cell.text("access");
-        let (_, access) = ACCESSES.into_iter().find(named).expect("a cell of ours");
+        let (_, access) = cell.one_of("access", ACCESSES, |access| access.0);
         let (warm_up, measure) = (bench.times.warm_up, bench.times.measure);
         // The load begins before the program's measurement, and ends behind it.
         let times = (warm_up / 2, warm_up + measure);
@@ -181,25 +179,22 @@ impl Experiment for KvNeighbour {
             let loaded = thread::scope(|scope| scope.spawn(target).join().expect("the load does not panic"))?;
             bench.sleep(end.saturating_duration_since(Instant::now()));
             let (bytes_per_s, loss) = reader.end()?;
-            note(bench, Side::Target, loss);
+            bench.note_loss(Side::Target, loss);
             (bytes_per_s, loaded)
         } else {
             let memory = self.memory.get_or_insert_with(|| MemoryLoad::new(MEMORY_BYTES));
-            let program = || -> Result<(f64, Option<Loss>), Error> {
-                linux::pin(division.program)
-                    .map_err(|error| Error::system("tie a thread to its core", error))?;
+            let program = || {
                 let watch = Watch::thread();
                 let bytes_per_s = memory.run(access, (warm_up, measure), &|| bench.is_stopped())?;
-                Ok((bytes_per_s, watch.loss()))
+                bench.note_loss(Side::Host, watch.loss());
+                Ok(bytes_per_s)
             };
             let (read, loaded) = thread::scope(|scope| {
-                let (program, target) = (scope.spawn(program), scope.spawn(target));
-                let read = program.join().expect("the program does not panic");
+                let target = scope.spawn(target);
+                let read = on_core(Some(division.program), program);
                 (read, target.join().expect("the load does not panic"))
             });
-            let (bytes_per_s, loss) = read?;
-            note(bench, Side::Host, loss);
-            (bytes_per_s, loaded?)
+            (read?, loaded?)
         };
         Ok(values(bytes_per_s, loaded.as_ref()))
     }
@@ -230,13 +225,6 @@ impl Experiment for KvNeighbour {
             Plot::bars("", names, Axis::linear("GB/s"), LOADS.map(of).into()),
         )]
     }
-}
-
-/// Records the loss of the program.
-fn note(bench: &Bench, side: Side, loss: Option<Loss>) {
-    let mut disturbance = Disturbance::default();
-    disturbance.add(side, loss);
-    bench.note(&disturbance);
 }
 
 /// The values of a row: reads of the program, and the load beside it.

@@ -143,8 +143,7 @@ impl Experiment for KvPeers {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let (place, account, protocol) = self.server(cell.text("server"), bench)?;
-        let name = cell.text("work");
-        let work = WORKS.iter().find(|work| work.name == name).expect("a cell of ours");
+        let work = cell.one_of("work", &WORKS, |work| work.name);
         let load = TextLoad {
             kind: work.kind,
             batch: work.batch,

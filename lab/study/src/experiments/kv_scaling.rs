@@ -1,10 +1,10 @@
 //! `kv-scaling`: one target with more reactors, and more targets.
 
 use linux::CoreList;
-use load::key_value::{KeyValueLoad, KeyValueResult, Mix};
+use load::key_value::{KeyValueLoad, KeyValueResult};
 
 use super::prelude::*;
-use crate::key_value::Pairs;
+use crate::key_value::{Pairs, mix};
 
 /// Reactors of one target, or targets with one reactor each.
 const COUNTS: [u32; 4] = [1, 2, 4, 8];
@@ -82,8 +82,7 @@ impl KvScaling {
         let way = cell.text("way");
         let fill = || {
             let serve = |(first, cores): (u32, &[usize])| {
-                let mut options = ServedOptions::of(["kv:ram:64M"])
-                    .tuned(TargetTuning { spin: Some(Spin::Never), ..TargetTuning::default() });
+                let mut options = ServedOptions::of(["kv:ram:64M"]).without_spin();
                 let mut pairs = if bench.is_remote() {
                     let count = u32::try_from(cores.len()).expect("a few cores");
                     Pairs::serve(bench, options.behind_cores(first).on_cores(count))?
@@ -107,8 +106,7 @@ impl KvScaling {
 
 /// A load of one kind on `lanes` lanes.
 fn load(kind: &str, lanes: u16) -> KeyValueLoad {
-    let mix = kind.parse::<Mix>().expect("a mix of one kind");
-    KeyValueLoad { mix, lanes, batch: BATCH, depth: DEPTH, ..KeyValueLoad::default() }
+    KeyValueLoad { mix: mix(kind), lanes, batch: BATCH, depth: DEPTH, ..KeyValueLoad::default() }
 }
 
 impl Experiment for KvScaling {

@@ -1,10 +1,10 @@
 //! `kv-vector`: a vector updated in place by one command, element by element, or at the host.
 
-use load::key_value::{KeyValueLoad, Mix};
+use load::key_value::KeyValueLoad;
 use load::workload::Sizes;
 
 use super::prelude::*;
-use crate::key_value::{Pairs, values};
+use crate::key_value::{Pairs, mix, values};
 
 const VECTOR_BYTES: [u32; 3] = [64, 512, 4096];
 
@@ -65,10 +65,9 @@ impl Experiment for KvVector {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let bytes = cell.word("bytes");
-        let pairs = self.pairs.get(bytes, || {
-            let tuning = TargetTuning { spin: Some(Spin::Never), ..TargetTuning::default() };
-            Pairs::serve(bench, ServedOptions::of(["kv:ram:256M"]).tuned(tuning))
-        })?;
+        let pairs = self
+            .pairs
+            .get(bytes, || Pairs::serve(bench, ServedOptions::of(["kv:ram:256M"]).without_spin()))?;
         let elements = u64::from(bytes / 8);
         let load = KeyValueLoad {
             keys: VECTOR_COUNT,
@@ -76,7 +75,6 @@ impl Experiment for KvVector {
             depth: DEPTH,
             ..KeyValueLoad::default()
         };
-        let mix = |text: &str| text.parse::<Mix>().expect("a mix of one kind");
         let (load, operations) = match cell.text("way") {
             COMMAND => (KeyValueLoad { mix: mix("update"), ..load }, 1),
             BATCH => (KeyValueLoad { mix: mix("update"), batch: BATCH_SIZE, depth: 2, ..load }, 1),

@@ -220,10 +220,8 @@ impl Experiment for Layers {
             Some(scope) => scope,
             None => *self.scope.insert(Scope::permitted()?),
         };
-        let (_, policy, receive) =
-            WAYS.into_iter().find(|(way, ..)| *way == cell.text("way")).expect("a cell of ours");
-        let (_, pattern) =
-            WORKLOADS.into_iter().find(|(name, _)| *name == cell.text("workload")).expect("a cell of ours");
+        let (_, policy, receive) = cell.one_of("way", WAYS, |way| way.0);
+        let (_, pattern) = cell.one_of("workload", WORKLOADS, |workload| workload.0);
         let served = self.targets.get_with(bench, policy, receive)?;
         let load = bench.load(pattern, None, IO_BYTES, cell.word("depth"));
         let load = load.with_doorbell(policy).with_receive(receive);

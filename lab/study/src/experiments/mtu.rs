@@ -85,8 +85,7 @@ impl Experiment for Mtu {
             load.options.tuning.max_segment = MaxSegment::of_mtu(mtu, server.machine().data_address);
             return Ok(with_segments(&bench.run(&bench.serve()?, load)?.report));
         }
-        let offloads = OFFLOADS.into_iter().find(|(name, _)| *name == cell.text("offloads"));
-        let (_, offloads) = offloads.expect("a cell of ours");
+        let (_, offloads) = cell.one_of("offloads", OFFLOADS, |offloads| offloads.0);
         let network = Network::new(Link { mtu, offloads })?;
         Ok(with_segments(&bench.run(&network.serve(bench)?, load)?.report))
     }

@@ -222,8 +222,7 @@ fn median_percent(cell: &CellRounds, part: &str, whole: &str) -> Option<f64> {
 }
 
 fn stack_of(cell: &Cell) -> Stack {
-    let name = cell.text("stack");
-    STACKS.into_iter().find(|stack| stack.name == name).expect("a cell of ours")
+    cell.one_of("stack", STACKS, |stack| stack.name)
 }
 
 /// The name of the cell of a stack with one job.

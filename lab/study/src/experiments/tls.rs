@@ -6,6 +6,7 @@ mod idle;
 mod throughput;
 
 use super::prelude::*;
+use crate::bench::on_core;
 use crate::keys::Keys;
 use crate::side_load::Place;
 use crate::target_options::KeyAccess;
@@ -97,11 +98,10 @@ impl Targets {
         }
         let options = ServedOptions { core: place.first_core(), ..options };
         let start = || {
-            let start = || {
+            on_core(None, || {
                 place.enter(0)?;
                 bench.serve_with(options)
-            };
-            std::thread::scope(|scope| scope.spawn(start).join().expect("a start does not panic"))
+            })
         };
         Ok(&*decoy.get((), start)?)
     }

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use host::{Address, Association, Completion, Options, ReconnectSettings};
-use load::disturbance::{Disturbance, Side};
+use load::disturbance::Side;
 use load::histogram::Histogram;
 use security::group::Group;
 
 use super::Targets;
+use crate::bench::on_core;
 use crate::experiments::prelude::*;
 use crate::keys::Keys;
 use crate::load_values::us;
@@ -66,8 +67,7 @@ pub(super) fn cells() -> impl Iterator<Item = Cell> {
 }
 
 pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-    let protection = Protection::ALL.into_iter().find(|one| one.name() == cell.text("protection"));
-    let protection = protection.expect("a cell of ours");
+    let protection = cell.one_of("protection", Protection::ALL, |one| one.name());
     let options = protection.options(targets.keys()?);
     let served = match protection {
         Protection::Clear => targets.clear(bench)?,
@@ -76,9 +76,7 @@ pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Resu
     };
     let before = served.reading()?;
     let times = repeat(bench, served.address(), &options)?;
-    let mut disturbance = Disturbance::default();
-    disturbance.add(Side::Target, served.reading()?.loss_since(&before));
-    bench.note(&disturbance);
+    bench.note_loss(Side::Target, served.reading()?.loss_since(&before));
     let ms = |percent| us(times.percentile(percent)) / 1e3;
     #[allow(clippy::cast_precision_loss)] // A number of connects.
     let count = times.count() as f64;
@@ -87,10 +85,7 @@ pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Resu
 
 /// Connects one association after the other, on the host's core.
 fn repeat(bench: &Bench, address: &Address, options: &Options) -> Result<Histogram, Error> {
-    let work = || -> Result<Histogram, Error> {
-        if let Some(cores) = bench.cores {
-            linux::pin(cores.host).map_err(|error| Error::system("the host's core", error))?;
-        }
+    on_core(bench.cores.map(|cores| cores.host), || {
         // The target's thread for exponentiations starts with the first.
         once(address, options)?;
         let (mut times, start) = (Histogram::new(), Instant::now());
@@ -102,8 +97,7 @@ fn repeat(bench: &Bench, address: &Address, options: &Options) -> Result<Histogr
             times.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         }
         Ok(times)
-    };
-    std::thread::scope(|scope| scope.spawn(work).join().expect("connects do not panic"))
+    })
 }
 
 /// Connects an association with a lane, reads a block, and closes it. Returns the time to the end of the read.

@@ -26,7 +26,7 @@ use wire::pdu::Digests;
 
 use super::Targets;
 use super::connects::{Protection, healthy_options, once};
-use crate::bench::Load;
+use crate::bench::{Load, on_core};
 use crate::experiments::prelude::*;
 use crate::keys::Keys;
 use crate::load_values::values;
@@ -96,8 +96,7 @@ pub(super) fn suits(cell: &Cell, bench: &Bench) -> bool {
 
 pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
     let place = Place::of(bench)?;
-    let side = Beside::ALL.into_iter().find(|side| side.name() == cell.text("beside"));
-    let side = side.expect("a cell of ours");
+    let side = cell.one_of("beside", Beside::ALL, |side| side.name());
     let is_flood = cell.text("what") == FLOOD;
     let attacked = match side {
         Beside::Decoy => targets.decoy(bench, &place)?.address().clone(),
@@ -144,7 +143,7 @@ fn closed(bench: &Bench, keys: &Keys) -> Load {
 /// Runs the lane's load. `steps_back`: with no more right to the core than the threads beside it, so that its
 /// throughput counts per second of processor time, and its wait for the core is no disturbance.
 fn run(bench: &Bench, served: &Served, load: Load, steps_back: bool) -> Result<Values, Error> {
-    let work = || -> Result<Values, Error> {
+    let measured = on_core(None, || {
         if steps_back {
             step_back().map_err(|error| Error::system("lower the load's priority", error))?;
         }
@@ -152,8 +151,7 @@ fn run(bench: &Bench, served: &Served, load: Load, steps_back: bool) -> Result<V
         let spun = values.get("host_us").filter(|us| **us > 0.0).map(|us| 1e6 / us);
         values.extend(spun.map(|iops| ("iops_per_host_s", iops)));
         Ok(values)
-    };
-    let measured = std::thread::scope(|scope| scope.spawn(work).join().expect("a load does not panic"));
+    });
     if steps_back {
         let mut others = Disturbance::default();
         let noted = bench.take_noted();

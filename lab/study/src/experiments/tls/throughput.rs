@@ -41,8 +41,7 @@ pub(super) fn cells() -> impl Iterator<Item = Cell> {
 }
 
 pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-    let direction = DIRECTIONS.into_iter().find(|(name, _)| *name == cell.text("direction"));
-    let (direction, read_percent) = direction.expect("a cell of ours");
+    let (direction, read_percent) = cell.one_of("direction", DIRECTIONS, |direction| direction.0);
     let load =
         bench.load(&format!("rand{direction}"), Some(read_percent), cell.word("bytes"), cell.word("depth"));
     if cell.text("channel") == "clear" {
