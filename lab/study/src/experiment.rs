@@ -125,9 +125,16 @@ pub struct About {
     /// The value whose stability decides whether more rounds are needed.
     #[serde(skip)]
     pub judged_by: &'static str,
-    /// Values shown in the table, in this order.
+    /// Values shown in the table, in this order, with spaces between them.
     #[serde(skip)]
-    pub columns: &'static [&'static str],
+    pub columns: &'static str,
+}
+
+impl About {
+    /// Values shown in the table, in this order.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
+        self.columns.split_ascii_whitespace()
+    }
 }
 
 /// Number of machines that an experiment can use.

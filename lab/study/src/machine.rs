@@ -169,7 +169,7 @@ mod tests {
         claims: &[],
         machines: Machines::OneOrTwo,
         judged_by: "iops",
-        columns: &["iops"],
+        columns: "iops",
     };
 
     /// Cells with given values, and the order in which they were measured.

@@ -326,7 +326,7 @@ pub(crate) mod example {
                 }],
                 machines: Machines::OneOrTwo,
                 judged_by: "iops",
-                columns: &["iops", "p50_us"],
+                columns: "iops p50_us",
             },
             environment: Environment {
                 command_line: "nvlane study example --quick".into(),

@@ -257,7 +257,7 @@ mod tests {
     fn every_number_of_an_experiment_has_other_words() {
         for entry in catalogue::ALL {
             let experiment = entry.make();
-            let columns = [entry.about.columns, &[entry.about.judged_by]].concat();
+            let columns: Vec<_> = entry.about.columns().chain([entry.about.judged_by]).collect();
             let round = || vec![columns.iter().map(|name| (*name, 1.0)).collect()];
             let cells = experiment.cells().into_iter().map(|cell| (cell, round()));
             let headline = experiment.headline(&of_rounds(cells.collect()));

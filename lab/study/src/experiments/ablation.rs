@@ -34,16 +34,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &[
-        "iops",
-        "p50_us",
-        "p99_us",
-        "host_us",
-        "target_us",
-        "commands_per_send",
-        "commands_per_receive",
-        "doorbell_wait_us",
-    ],
+    columns: "iops p50_us p99_us host_us target_us commands_per_send commands_per_receive doorbell_wait_us",
 };
 
 /// Caravans and delayed doorbells, added one after the other.

@@ -104,18 +104,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "ops",
-    columns: &[
-        "connections",
-        "ops",
-        "mean_us",
-        "p50_us",
-        "p999_us",
-        "interrupts",
-        "softirqs",
-        "switches",
-        "server_ns",
-        "polled_percent",
-    ],
+    columns: "connections ops mean_us p50_us p999_us interrupts softirqs switches server_ns polled_percent",
 };
 
 /// Loads on a reactor with a device queue of its own, and on one that shares it.

@@ -41,7 +41,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "ops",
-    columns: &["ops", "mean_us", "p50_us", "p999_us", "server_ns", "polled_percent"],
+    columns: "ops mean_us p50_us p999_us server_ns polled_percent",
 };
 
 /// Gets over a pair of devices, with the reactor on the core of its device queue and elsewhere.

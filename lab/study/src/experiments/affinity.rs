@@ -43,7 +43,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &["iops", "p50_us", "p99_us", "p999_us", "reactor", "host_us", "target_us"],
+    columns: "iops p50_us p99_us p999_us reactor host_us target_us",
 };
 
 /// The same load with threads and lanes on different cores.

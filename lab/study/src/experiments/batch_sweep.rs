@@ -54,16 +54,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &[
-        "iops",
-        "p50_us",
-        "p99_us",
-        "commands_per_send",
-        "commands_per_receive",
-        "doorbell_wait_us",
-        "host_us",
-        "target_us",
-    ],
+    columns: "iops p50_us p99_us commands_per_send commands_per_receive doorbell_wait_us host_us target_us",
 };
 
 /// One parameter of batching varied at a time.

@@ -40,19 +40,8 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &[
-        "iops",
-        "p50_us",
-        "p99_us",
-        "p999_us",
-        "polled_percent",
-        "host_napi_id",
-        "target_napi_id",
-        "granted",
-        "target_spin_hits",
-        "host_us",
-        "target_us",
-    ],
+    columns: "iops p50_us p99_us p999_us polled_percent host_napi_id target_napi_id granted \
+              target_spin_hits host_us target_us",
 };
 
 /// Sockets that poll their device, and sockets that wait for its interrupt.

@@ -109,20 +109,8 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "share",
-    columns: &[
-        "share",
-        "over_sockets",
-        "iops",
-        "ceiling_iops",
-        "p50_us",
-        "ceiling_p50_us",
-        "p99_us",
-        "ceiling_p99_us",
-        "host_us",
-        "ceiling_host_us",
-        "target_us",
-        "line_ns",
-    ],
+    columns: "share over_sockets iops ceiling_iops p50_us ceiling_p50_us p99_us ceiling_p99_us host_us \
+              ceiling_host_us target_us line_ns",
 };
 
 /// Each workload at each depth, compared with plain sockets that move the same bytes, or with the file alone.

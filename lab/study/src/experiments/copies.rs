@@ -36,7 +36,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
+    columns: "iops mib_per_s p50_us p99_us host_us target_us",
 };
 
 /// Copies of large data, and the cost of avoiding them.

@@ -66,7 +66,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &["offered_iops", "iops", "p50_us", "p99_us", "p999_us", "host_us", "target_us"],
+    columns: "offered_iops iops p50_us p99_us p999_us host_us target_us",
 };
 
 /// Every policy under rising load.

@@ -26,7 +26,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &["iops", "iops_per_side_core", "p50_us", "p99_us", "host_us", "target_us"],
+    columns: "iops iops_per_side_core p50_us p99_us host_us target_us",
 };
 
 /// A target with a growing number of reactors under a lane for each.

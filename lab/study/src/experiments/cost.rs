@@ -47,16 +47,8 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "both_ops_per_cpu",
-    columns: &[
-        "target_ops_per_cpu",
-        "host_ops_per_cpu",
-        "both_ops_per_cpu",
-        "target_gb_per_cpu",
-        "both_gb_per_cpu",
-        "iops",
-        "watts",
-        "joules_per_million",
-    ],
+    columns: "target_ops_per_cpu host_ops_per_cpu both_ops_per_cpu target_gb_per_cpu both_gb_per_cpu iops \
+              watts joules_per_million",
 };
 
 /// The same loads, with the processor's energy counters.

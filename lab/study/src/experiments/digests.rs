@@ -25,7 +25,7 @@ pub(crate) const ABOUT: About = About {
     claims: &[],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
+    columns: "iops mib_per_s p50_us p99_us host_us target_us",
 };
 
 /// Digests on and off.

@@ -29,7 +29,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::Here("it has no target"),
     judged_by: "iops",
-    columns: &["iops", "host_us"],
+    columns: "iops host_us",
 };
 
 /// nvlane's and fio's generators without a namespace: operations complete at once.

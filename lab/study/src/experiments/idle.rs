@@ -25,7 +25,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "bytes_per_lane",
-    columns: &["cpu_percent", "bytes_per_lane", "fresh_bytes_per_lane", "memory_mib", "connect_us"],
+    columns: "cpu_percent bytes_per_lane fresh_bytes_per_lane memory_mib connect_us",
 };
 
 /// Lanes that were used and are idle now.

@@ -32,7 +32,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &["iops", "p50_us", "p99_us", "host_us", "target_us"],
+    columns: "iops p50_us p99_us host_us target_us",
 };
 
 /// Lanes driven by the submitting thread, and by a driver thread.

@@ -37,7 +37,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &["share", "iops", "mib_per_s", "ceiling_iops", "p50_us", "p99_us", "host_us", "target_us"],
+    columns: "share iops mib_per_s ceiling_iops p50_us p99_us host_us target_us",
 };
 
 /// Reads and writes of every size, compared with plain sockets.

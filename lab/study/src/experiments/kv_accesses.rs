@@ -53,7 +53,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::Here("it counts in a partition of its own process, and has no target"),
     judged_by: "get_lines",
-    columns: &["get_lines", "put_lines", "insert_lines", "utilisation_percent", "inline_percent"],
+    columns: "get_lines put_lines insert_lines utilisation_percent inline_percent",
 };
 
 /// Lines touched in a partition while it fills.

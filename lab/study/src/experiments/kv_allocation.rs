@@ -54,17 +54,8 @@ pub(crate) const ABOUT: About = About {
     claims: &[],
     machines: Machines::Here("it measures a partition of its own process, and has no target"),
     judged_by: "store_ns",
-    columns: &[
-        "store_ns",
-        "delete_ns",
-        "moved_per_store",
-        "emptied_percent",
-        "pairs_percent",
-        "headers_percent",
-        "rounding_percent",
-        "index_percent",
-        "rest_percent",
-    ],
+    columns: "store_ns delete_ns moved_per_store emptied_percent pairs_percent headers_percent \
+              rounding_percent index_percent rest_percent",
 };
 
 /// Pairs of different lengths replaced in a full partition.

@@ -33,7 +33,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::TwoWithout("two reactors, because one of them is on the core of the load"),
     judged_by: "ops_per_cpu",
-    columns: &["ops_per_cpu", "ops", "target_ns", "p50_us", "p99_us"],
+    columns: "ops_per_cpu ops target_ns p50_us p99_us",
 };
 
 /// Increments of different numbers of counters.

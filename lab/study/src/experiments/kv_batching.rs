@@ -41,7 +41,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "ops_per_cpu",
-    columns: &["ops_per_cpu", "ops", "target_ns", "host_ns", "p50_us", "p99_us"],
+    columns: "ops_per_cpu ops target_ns host_ns p50_us p99_us",
 };
 
 /// The operations in flight.

@@ -58,7 +58,7 @@ pub(crate) const ABOUT: About = About {
         "the partition without a network, which would be in the memory of the load's machine",
     ),
     judged_by: "ops_per_cpu",
-    columns: &["ops_per_cpu", "target_ns", "ops", "p50_us", "p99_us"],
+    columns: "ops_per_cpu target_ns ops p50_us p99_us",
 };
 
 /// Look-ups in stores of different sizes.

@@ -55,7 +55,7 @@ pub(crate) const ABOUT: About = About {
     claims: &[],
     machines: Machines::OneOrTwo,
     judged_by: "hit_ratio",
-    columns: &["hit_ratio"],
+    columns: "hit_ratio",
 };
 
 /// The same requests to caches with different policies.

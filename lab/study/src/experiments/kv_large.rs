@@ -61,7 +61,7 @@ pub(crate) const ABOUT: About = About {
     claims: &[],
     machines: Machines::OneOrTwo,
     judged_by: "mib_per_s",
-    columns: &["mib_per_s", "ops", "target_ns", "p50_us", "p99_us", "share", "connection_kib"],
+    columns: "mib_per_s ops target_ns p50_us p99_us share connection_kib",
 };
 
 /// Retrieve and Store of values of growing length, one value per command.

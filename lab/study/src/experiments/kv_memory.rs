@@ -25,7 +25,7 @@ pub(crate) const ABOUT: About = About {
     claims: &[],
     machines: Machines::OneOrTwo,
     judged_by: "bytes_per_pair",
-    columns: &["bytes_per_pair", "overhead_bytes", "used_percent", "pairs"],
+    columns: "bytes_per_pair overhead_bytes used_percent pairs",
 };
 
 /// Stores pairs until a Store is refused.

@@ -57,7 +57,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "gb_per_s",
-    columns: &["gb_per_s", "ops", "target_cores"],
+    columns: "gb_per_s ops target_cores",
 };
 
 /// Cores of the three: program, target and load.

@@ -64,7 +64,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::TwoWithout("plain sockets, whose server is a thread of the load's machine"),
     judged_by: "ops_per_cpu",
-    columns: &["ops_per_cpu", "ops", "server_ns", "p50_us", "p99_us"],
+    columns: "ops_per_cpu ops server_ns p50_us p99_us",
 };
 
 /// The same requests to three servers.

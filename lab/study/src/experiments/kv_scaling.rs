@@ -38,7 +38,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "ops_per_cpu",
-    columns: &["whole_cores_ops", "ops_per_cpu", "ops", "target_ns", "cores_used", "is_shared"],
+    columns: "whole_cores_ops ops_per_cpu ops target_ns cores_used is_shared",
 };
 
 /// The cores of a row.

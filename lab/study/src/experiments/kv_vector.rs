@@ -47,7 +47,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "vectors_per_cpu",
-    columns: &["vectors_per_cpu", "vectors", "p50_us", "p99_us"],
+    columns: "vectors_per_cpu vectors p50_us p99_us",
 };
 
 /// Adds one to every element of a vector.

@@ -27,7 +27,7 @@ pub(crate) const ABOUT: About = About {
     claims: &[],
     machines: Machines::OneOrTwo,
     judged_by: "ops_per_cpu",
-    columns: &["ops_per_cpu", "ops", "mib_per_s", "p50_us", "p99_us"],
+    columns: "ops_per_cpu ops mib_per_s p50_us p99_us",
 };
 
 /// YCSB's workloads except E, which scans.

@@ -23,56 +23,33 @@ struct SideKeys {
     samples: &'static str,
 }
 
-const HOST: SideKeys = SideKeys {
-    name: "host",
-    layers: [
-        "host_application_us",
-        "host_nvme_us",
-        "host_storage_us",
-        "host_system_calls_us",
-        "host_transmit_us",
-        "host_receive_us",
-        "host_copies_us",
-        "host_scheduling_us",
-        "host_memory_us",
-        "host_other_us",
-        "host_not_named_us",
-    ],
-    samples: "host_samples",
-};
+/// The keys of a side, which begin with its name.
+macro_rules! side_keys {
+    ($name:literal) => {
+        SideKeys {
+            name: $name,
+            layers: [
+                concat!($name, "_application_us"),
+                concat!($name, "_nvme_us"),
+                concat!($name, "_storage_us"),
+                concat!($name, "_system_calls_us"),
+                concat!($name, "_transmit_us"),
+                concat!($name, "_receive_us"),
+                concat!($name, "_copies_us"),
+                concat!($name, "_scheduling_us"),
+                concat!($name, "_memory_us"),
+                concat!($name, "_other_us"),
+                concat!($name, "_not_named_us"),
+            ],
+            samples: concat!($name, "_samples"),
+        }
+    };
+}
 
-const TARGET: SideKeys = SideKeys {
-    name: "target",
-    layers: [
-        "target_application_us",
-        "target_nvme_us",
-        "target_storage_us",
-        "target_system_calls_us",
-        "target_transmit_us",
-        "target_receive_us",
-        "target_copies_us",
-        "target_scheduling_us",
-        "target_memory_us",
-        "target_other_us",
-        "target_not_named_us",
-    ],
-    samples: "target_samples",
-};
+const HOST: SideKeys = side_keys!("host");
+const TARGET: SideKeys = side_keys!("target");
 
 const LAYER_COUNT: usize = Layer::ALL.len();
-
-/// Columns of the table: throughput, then of each side the processor time of an operation, whole and by layer.
-const COLUMNS: [&str; 3 + 2 * LAYER_COUNT] = {
-    let mut columns = ["iops"; 3 + 2 * LAYER_COUNT];
-    (columns[1], columns[2 + LAYER_COUNT]) = ("host_us", "target_us");
-    let mut layer = 0;
-    while layer < LAYER_COUNT {
-        columns[2 + layer] = HOST.layers[layer];
-        columns[3 + LAYER_COUNT + layer] = TARGET.layers[layer];
-        layer += 1;
-    }
-    columns
-};
 
 const SIDES: [&SideKeys; 2] = [&HOST, &TARGET];
 
@@ -118,7 +95,12 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &COLUMNS,
+    columns: "iops \
+              host_us host_application_us host_nvme_us host_storage_us host_system_calls_us host_transmit_us \
+              host_receive_us host_copies_us host_scheduling_us host_memory_us host_other_us host_not_named_us \
+              target_us target_application_us target_nvme_us target_storage_us target_system_calls_us \
+              target_transmit_us target_receive_us target_copies_us target_scheduling_us target_memory_us \
+              target_other_us target_not_named_us",
 };
 
 /// Samples of both sides in each cell.
@@ -451,6 +433,13 @@ mod tests {
 
     fn time(user_ns: u64, system_ns: u64) -> CpuShare {
         CpuShare::new(CpuTime { user_ns, system_ns, ..CpuTime::default() }, 1_000_000, 10)
+    }
+
+    #[test]
+    fn each_side_has_its_layers_behind_its_whole_time() {
+        let of = |side: &SideKeys, whole| [&[whole], &side.layers[..]].concat();
+        let expected = [vec!["iops"], of(&HOST, "host_us"), of(&TARGET, "target_us")].concat();
+        assert_eq!(ABOUT.columns().collect::<Vec<_>>(), expected);
     }
 
     #[test]

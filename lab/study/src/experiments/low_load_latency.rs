@@ -39,7 +39,7 @@ pub(crate) const ABOUT: About = About {
     }],
     machines: Machines::OneOrTwo,
     judged_by: "p50_us",
-    columns: &["p50_us", "p99_us", "mean_us", "iops"],
+    columns: "p50_us p99_us mean_us iops",
 };
 
 /// Every policy under low load.

@@ -42,7 +42,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &["iops", "mean_us", "p50_us", "p99_us", "p9999_us", "write_mib_per_s"],
+    columns: "iops mean_us p50_us p99_us p9999_us write_mib_per_s",
 };
 
 /// Readers and a writer, on one lane and on two.

@@ -39,7 +39,7 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::TwoWithout("the rows without offloads, which the machines keep as they are"),
     judged_by: "iops",
-    columns: &["iops", "mib_per_s", "segment_bytes", "p50_us", "p99_us", "host_us", "target_us"],
+    columns: "iops mib_per_s segment_bytes p50_us p99_us host_us target_us",
 };
 
 /// Packets of both sizes, with and without offloads.

@@ -59,22 +59,8 @@ pub(crate) const ABOUT: About = About {
     ],
     machines: Machines::OneOrTwo,
     judged_by: "iops",
-    columns: &[
-        "iops",
-        "cores_per_side",
-        "p50_us",
-        "p90_us",
-        "p99_us",
-        "p999_us",
-        "p9999_us",
-        "machine_us",
-        "host_us",
-        "host_user_us",
-        "host_kernel_us",
-        "target_us",
-        "target_user_us",
-        "target_kernel_us",
-    ],
+    columns: "iops cores_per_side p50_us p90_us p99_us p999_us p9999_us machine_us host_us host_user_us \
+              host_kernel_us target_us target_user_us target_kernel_us",
 };
 
 /// Every stack that is there.

@@ -24,22 +24,8 @@ pub(crate) const ABOUT: About = About {
     claims: &[],
     machines: Machines::OneOrTwo,
     judged_by: "share",
-    columns: &[
-        "share",
-        "iops",
-        "ceiling_iops",
-        "mib_per_s",
-        "p50_us",
-        "ceiling_p50_us",
-        "p99_us",
-        "host_us",
-        "target_us",
-        "cpu_percent",
-        "bytes_per_lane",
-        "connect_ms",
-        "iops_per_host_s",
-        "beside_per_s",
-    ],
+    columns: "share iops ceiling_iops mib_per_s p50_us ceiling_p50_us p99_us host_us target_us cpu_percent \
+              bytes_per_lane connect_ms iops_per_host_s beside_per_s",
 };
 
 /// TLS and authentication.

@@ -206,7 +206,7 @@ mod tests {
         let settings = Settings { is_quick: true, ..example::study().settings };
         let study = |entry: &catalogue::Entry| {
             let experiment = entry.make();
-            let columns = [entry.about.columns, &[entry.about.judged_by]].concat();
+            let columns: Vec<_> = entry.about.columns().chain([entry.about.judged_by]).collect();
             let cells = experiment.cells().into_iter().enumerate().map(|(index, cell)| {
                 #[allow(clippy::cast_precision_loss)] // A few cells.
                 let value = |round: f64, column: usize| 10.0 + (index * 7 + column) as f64 + round;

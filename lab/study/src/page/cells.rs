@@ -16,10 +16,10 @@ const PARTS: [(&str, [&str; 2]); 2] =
 /// The columns of an experiment, processor times with their parts.
 fn columns(about: &About) -> Vec<&'static str> {
     let mut columns = Vec::new();
-    for name in about.columns {
-        columns.push(*name);
-        if let Some((_, parts)) = PARTS.iter().find(|(whole, _)| whole == name) {
-            columns.extend(parts.iter().filter(|part| !about.columns.contains(part)));
+    for name in about.columns() {
+        columns.push(name);
+        if let Some((_, parts)) = PARTS.iter().find(|(whole, _)| *whole == name) {
+            columns.extend(parts.iter().filter(|part| !about.columns().any(|column| column == **part)));
         }
     }
     columns
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn processor_time_is_followed_by_its_parts() {
         let mut study = example::study();
-        study.about.columns = &["iops", "host_us", "target_user_us", "target_us"];
+        study.about.columns = "iops host_us target_user_us target_us";
         for round in &mut study.measured.cells[0].rounds {
             round.extend([("host_us", 5.0), ("host_user_us", 1.0), ("host_kernel_us", 4.0)]);
             round.extend([("target_us", 3.0), ("target_user_us", 1.0)]);
