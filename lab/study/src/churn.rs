@@ -84,7 +84,6 @@ pub(crate) fn churn(
     })
 }
 
-#[allow(clippy::cast_precision_loss)] // Counts, and times of a second.
 fn quotient(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }

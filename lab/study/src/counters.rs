@@ -43,7 +43,6 @@ impl Counters {
     }
 
     /// The cost of an operation, with `earlier` as the counters before the first of them.
-    #[allow(clippy::cast_precision_loss)] // Counts and times of seconds.
     pub(crate) fn per_operation(&self, earlier: &Self, operations: u64) -> Values {
         let each = |now: u64, before: u64| now.saturating_sub(before) as f64 / operations.max(1) as f64;
         let mut values = Values::from([

@@ -43,7 +43,6 @@ impl Distribution {
         }
         let first = counts.iter().position(|count| *count > 0)?;
         let last = counts.iter().rposition(|count| *count > 0)?;
-        #[allow(clippy::cast_precision_loss)] // Operations of a run.
         let percent = |count: u64, total: u64| count as f64 * 100.0 / total as f64;
         let total = counts.iter().sum();
         let mut seen = 0;
@@ -98,7 +97,6 @@ fn rounded(value: f64, digits: i32) -> f64 {
 
 /// The latency at a place of the grid, µs.
 fn latency_us(step: usize) -> f64 {
-    #[allow(clippy::cast_precision_loss)] // Below three hundred.
     let decades = step as f64 / f64::from(STEPS_PER_DECADE);
     10_f64.powf(decades)
 }
@@ -107,7 +105,7 @@ fn latency_us(step: usize) -> f64 {
 fn step(us: f64) -> usize {
     // The small term takes back what rounding may have added to a latency of the grid.
     let place = us.max(1.0).log10() * f64::from(STEPS_PER_DECADE) - 1e-9;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Not below zero, and saturating.
+    #[allow(clippy::cast_possible_truncation)] // Not below zero, and saturating.
     let place = place.ceil().max(0.0) as usize;
     place.min(STEP_MAX)
 }

@@ -55,7 +55,6 @@ pub(crate) struct Driven {
 
 impl Driven {
     /// Operations of a class per second.
-    #[allow(clippy::cast_precision_loss)] // A rate.
     pub(crate) fn iops(&self, class: usize) -> f64 {
         self.classes[class].operations as f64 / self.elapsed.as_secs_f64()
     }

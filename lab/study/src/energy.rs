@@ -94,7 +94,6 @@ impl Energy {
     }
 
     /// Energy between two readings, J. A counter may have begun at 0 again once.
-    #[allow(clippy::cast_precision_loss)] // Energy of a few seconds.
     pub(crate) fn joules(&self, before: &EnergyReading, after: &EnergyReading) -> f64 {
         let readings = before.0.iter().zip(&after.0);
         let each = self.zones.iter().zip(readings).map(|(zone, (&before, &after))| {

@@ -63,7 +63,6 @@ pub(crate) const IO_BYTES: u32 = 4096;
 pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
 
 /// A series of a value over a numeric parameter of the cells.
-#[allow(clippy::cast_precision_loss)] // Depths, counts and sizes.
 fn line<'a>(name: &str, cells: impl Iterator<Item = &'a CellRounds>, x: &str, value: &str) -> Series {
     let cells: Vec<_> = cells.map(|cell| (cell.cell.number(x) as f64, cell)).collect();
     Series::new(name, cells.iter().map(|(x, cell)| (*x, cell.spread(value))))
@@ -84,7 +83,6 @@ fn against<'a>(
 }
 
 /// A value of the cells with these names, one bar for each, without cells that have none.
-#[allow(clippy::cast_precision_loss)] // The index of a name.
 fn bars(name: &str, measured: &Measured, cells: impl IntoIterator<Item = String>, value: &str) -> Series {
     let cells: Vec<_> =
         cells.into_iter().enumerate().map(|(index, cell)| (index as f64, measured.cell(&cell))).collect();

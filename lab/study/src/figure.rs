@@ -291,7 +291,6 @@ pub(crate) fn colour_by_name(figures: &mut [Figure], count: usize) {
 }
 
 /// Ticks at these integers, labelled with all their digits.
-#[allow(clippy::cast_precision_loss)] // Depths, counts and sizes.
 pub(crate) fn ticks(numbers: &[u64], write: impl Fn(u64) -> String) -> Vec<(f64, String)> {
     numbers.iter().map(|&number| (number as f64, write(number))).collect()
 }

@@ -75,7 +75,7 @@ fn unit_of(name: &str) -> Option<f64> {
 /// A percentage with two significant digits of its distance from a hundred: 97, 99.87, 99.9951.
 pub(crate) fn nearly_all(percent: f64) -> String {
     let lacking = 100.0 - percent;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // At most six decimals.
+    #[allow(clippy::cast_possible_truncation)] // At most six decimals.
     let decimals =
         if lacking > 0.0 { (1.0 - (lacking + 1e-9).log10().floor()).clamp(0.0, 6.0) as usize } else { 0 };
     let text = format!("{percent:.decimals$}");

@@ -72,7 +72,6 @@ pub(crate) fn measure(
     if lanes > 0 {
         values.insert("bytes_per_lane", each(used_bytes, before_bytes, lanes));
         values.insert("fresh_bytes_per_lane", each(fresh_bytes, before_bytes, lanes));
-        #[allow(clippy::cast_precision_loss)] // A count of lanes.
         values.insert("connect_us", connect_us / lanes as f64);
     }
     drop((first, held_lanes));
@@ -80,12 +79,10 @@ pub(crate) fn measure(
     Ok(values)
 }
 
-#[allow(clippy::cast_precision_loss)] // Memory of a process.
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-#[allow(clippy::cast_precision_loss)] // Memory of a process, a count of lanes.
 fn each(after_bytes: u64, before_bytes: u64, lanes: u64) -> f64 {
     after_bytes.saturating_sub(before_bytes) as f64 / lanes as f64
 }

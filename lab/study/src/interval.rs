@@ -83,7 +83,7 @@ impl Interval {
 }
 
 /// Number of rounds below the interval, and of those above it, for this number of rounds; `None` if it has no interval.
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // Some rounds.
+#[allow(clippy::cast_possible_truncation)] // Some rounds.
 fn outside(count: usize) -> Option<usize> {
     // The probability that at most this many rounds are below the median, as of tosses of a coin.
     let mut term = 0.5_f64.powi(count as i32);
@@ -123,7 +123,6 @@ mod tests {
     struct Noise(Prng);
 
     impl Noise {
-        #[allow(clippy::cast_precision_loss)]
         fn uniform(&mut self) -> f64 {
             (self.0.below(1 << 40) as f64 + 0.5) / (1_u64 << 40) as f64
         }
@@ -146,7 +145,6 @@ mod tests {
 
     /// Percent of studies that judge a number whose median is 0 against 0: with one check after a number of rounds, or
     /// with one after each from the first number of rounds on.
-    #[allow(clippy::cast_precision_loss)]
     fn wrong_percent(of: fn(&mut Noise) -> f64, rounds: std::ops::RangeInclusive<usize>) -> f64 {
         const STUDIES: usize = 4000;
         let mut noise = Noise(Prng::new(7));

@@ -96,7 +96,6 @@ pub(crate) fn mix(kind: &str) -> Mix {
 }
 
 /// Throughput, latency and processor time of a load, per operation.
-#[allow(clippy::cast_precision_loss)] // Rates and times.
 pub(crate) fn values(result: &KeyValueResult) -> Values {
     let latency = result.latency();
     let count = result.count().max(1) as f64;

@@ -90,7 +90,6 @@ pub(crate) fn count(
     Ok(levels)
 }
 
-#[allow(clippy::cast_precision_loss)] // Counts of a few million.
 fn per_operation(count: u64, operations: u64) -> f64 {
     count as f64 / operations.max(1) as f64
 }

@@ -27,7 +27,6 @@ pub use crate::rounds::Rounds;
 
 /// Half the width of the median's 95 % interval, as a fraction of the median: the notch of a box plot.
 fn notch(spread: &Spread) -> f64 {
-    #[allow(clippy::cast_precision_loss)] // A handful of rounds.
     let rounds = spread.count as f64;
     1.57 * spread.interquartile() / rounds.sqrt() / spread.median.abs()
 }

@@ -58,7 +58,6 @@ impl MemoryLoad {
         let (end_step, steps) = self.read_until(access, from, start + measure, is_stopped)?;
         from = end_step;
         black_box(from);
-        #[allow(clippy::cast_precision_loss)] // Bytes of a second.
         let bytes = (steps * STEP_LINES * LINE_BYTES) as f64;
         Ok(bytes / start.elapsed().as_secs_f64().max(1e-9))
     }

@@ -272,7 +272,6 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
             micros(crate::load_values::us(jitter.gap_ns_max))
         )
     });
-    #[allow(clippy::cast_precision_loss)] // Memory of a machine.
     let memory = environment.memory_bytes.map(|memory| bytes(memory as f64));
     let commit = environment.commit.as_ref().map_or(String::new(), |commit| format!(" ({commit})"));
     let rows = [

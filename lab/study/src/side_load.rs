@@ -97,7 +97,6 @@ pub(crate) fn beside<T>(
     let start = Instant::now();
     let turn = || -> Result<(), Error> {
         if let Some(rate) = rate_per_s {
-            #[allow(clippy::cast_precision_loss)] // A number of operations.
             let due = schedule.fetch_add(1, Ordering::Relaxed) as f64 / rate;
             let due = Duration::from_secs_f64(due);
             while let Some(rest) = due.checked_sub(start.elapsed()).filter(|rest| !rest.is_zero()) {
@@ -127,7 +126,6 @@ pub(crate) fn beside<T>(
         let measured = measure();
         let elapsed = start.elapsed();
         is_over.store(true, Ordering::Relaxed);
-        #[allow(clippy::cast_precision_loss)] // A number of operations.
         let per_second = count.load(Ordering::Relaxed) as f64 / elapsed.as_secs_f64();
         (measured, Done { per_second })
     });

@@ -139,7 +139,6 @@ impl Moment {
     }
 
     /// Processor time per operation, µs, of host, target and machine.
-    #[allow(clippy::cast_precision_loss)] // Times.
     fn processor_times(&self, later: &Self, iops: f64) -> Vec<(&'static str, f64)> {
         let operations = iops * later.at.duration_since(self.at).as_secs_f64();
         if operations <= 0.0 {
@@ -172,7 +171,6 @@ struct SideTime {
 impl SideTime {
     /// The time that passed between two readings: the sum is that of the threads, to the nanosecond, and the ticks in which the
     /// kernel counts the process's time in user mode and in the kernel divide it.
-    #[allow(clippy::cast_precision_loss)] // Times.
     fn between(before: &Reading, after: &Reading) -> Self {
         let run_ns = after.run_ns().saturating_sub(before.run_ns()) as f64;
         let counted = after.time.unwrap_or_default() - before.time.unwrap_or_default();
@@ -229,7 +227,6 @@ fn parse_bin(line: &str) -> Option<Bin> {
 }
 
 /// The end of the range with which this percentage of the operations is reached, as SPDK's own summary counts.
-#[allow(clippy::cast_precision_loss)] // Operations of a run.
 fn percentile_us(bins: &[Bin], percent: f64) -> Option<f64> {
     let wanted = bins.iter().map(|bin| bin.count).sum::<u64>() as f64 * percent / 100.0;
     let mut seen = 0;

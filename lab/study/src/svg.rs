@@ -122,7 +122,7 @@ fn in_words(plot: &Plot) -> String {
             let _ = write!(words, "; {}: {}", series.name, without_points(series));
             continue;
         };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The index of a name.
+        #[allow(clippy::cast_possible_truncation)] // The index of a name.
         let place = |x: f64| match &plot.x {
             Across::Names { names, .. } => names.get(x as usize).cloned().unwrap_or_default(),
             Across::Numbers { ticks, axis } => {

@@ -71,7 +71,6 @@ pub(crate) struct TextResult {
 }
 
 impl TextResult {
-    #[allow(clippy::cast_precision_loss)] // A rate.
     pub(crate) fn per_second(&self) -> f64 {
         self.operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }

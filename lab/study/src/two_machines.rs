@@ -77,7 +77,6 @@ pub fn only_here(bench: &Bench, about: &About) -> Option<String> {
 
 fn in_words(environment: &Environment, cores: &[usize]) -> String {
     let numbers: Vec<String> = cores.iter().map(usize::to_string).collect();
-    #[allow(clippy::cast_precision_loss)] // Memory of a machine.
     let memory = environment.memory_bytes.map(|memory| format!("{} of memory", bytes(memory as f64)));
     let parts = [
         environment.kernel.as_ref().map(|kernel| format!("Linux {kernel}")),

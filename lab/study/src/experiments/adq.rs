@@ -346,7 +346,7 @@ fn most(bound: u32, mut run: impl FnMut(u32) -> Result<Values, Error>) -> Result
 
 /// A number between two that halves their ratio; the lower one if there is none between.
 fn between(low: u32, high: u32) -> u32 {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    #[allow(clippy::cast_possible_truncation)]
     // The root of a product of two is between them.
     let middle = (f64::from(low.max(1)) * f64::from(high)).sqrt() as u32;
     middle.clamp((low + 1).min(high - 1), high - 1)
@@ -356,7 +356,6 @@ fn between(low: u32, high: u32) -> u32 {
 type Counted<'a> = &'a (dyn Fn() -> Result<Counters, Error> + Sync);
 
 /// Gets of one key each on these connections. `counted` reads the counters of the server.
-#[allow(clippy::cast_precision_loss)] // A number of connections.
 pub(super) fn gets(
     bench: &Bench,
     address: SocketAddr,

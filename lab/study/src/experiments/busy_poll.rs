@@ -84,9 +84,7 @@ impl Experiment for BusyPolling {
         let mut values = values(&finished.report);
         values.extend(proof(&finished.report, &served.state()?, is_on));
         if let (Some(before), Some(after)) = (before, polled()) {
-            #[allow(clippy::cast_precision_loss)] // Packets of a second.
             let polled = (after - before) as f64;
-            #[allow(clippy::cast_precision_loss)]
             let operations = finished.report.total.operations as f64;
             // At least one packet in each direction.
             values.insert("polled_percent", polled / (2.0 * operations) * 100.0);
@@ -135,7 +133,6 @@ impl Experiment for BusyPolling {
 
 /// Counters that show whether devices were polled.
 fn proof(report: &Report, target: &Value, is_on: bool) -> Values {
-    #[allow(clippy::cast_precision_loss)] // Ids and counts of a second.
     let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0) as f64;
     let host = report.lanes.first().map(|lane| &lane.counters);
     let reactors = target["reactors"].as_array().map_or(&[][..], Vec::as_slice);

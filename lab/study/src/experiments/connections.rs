@@ -79,10 +79,8 @@ impl Experiment for Connections {
         let ceiling = bench.ceiling_of_many(lanes, depth, IO_BYTES)?;
         let latency = &driven.classes[0].latency;
         let seconds = driven.elapsed.as_secs_f64();
-        #[allow(clippy::cast_precision_loss)] // Time and memory of a process.
         let (target_s, used_bytes) = (driven.target_ns as f64 / 1e9, used_bytes as f64);
         let iops_per_cpu = driven.iops(0) * seconds / target_s;
-        #[allow(clippy::cast_precision_loss)] // Time and operations of a run.
         let ceiling_iops_per_cpu = ceiling.operations as f64 * 1e9 / ceiling.far.total_ns() as f64;
         Ok(Values::from([
             ("iops", driven.iops(0)),

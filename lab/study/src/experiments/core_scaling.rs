@@ -94,7 +94,6 @@ impl Experiment for CoreScaling {
         let linear = |(way, ..): (&str, &str, Receive)| {
             let one = measured.cell(&cell_name(1, way)).and_then(|cell| cell.spread("iops"));
             let at = |&count: &u64| {
-                #[allow(clippy::cast_precision_loss)] // A few cores.
                 let count = count as f64;
                 one.map(|one| Point {
                     x: count,

@@ -129,7 +129,6 @@ fn ours(bench: &Bench, depth: u32) -> Result<Values, Error> {
     })
 }
 
-#[allow(clippy::cast_precision_loss)] // Counts and times of a second.
 fn of_counts(operations: u64, elapsed_ns: u64, used_ns: u64) -> Values {
     Values::from([
         ("iops", operations as f64 * 1e9 / elapsed_ns as f64),

@@ -180,7 +180,6 @@ impl Experiment for KvAllocation {
 }
 
 /// The part of slabs, each twice as large as the one before, that pairs with values of these lengths leave unused.
-#[allow(clippy::cast_precision_loss)] // Lengths.
 fn slab_loss_percent((least, most): Lengths) -> f64 {
     let slab = |bytes: usize| bytes.next_power_of_two().max(SLAB_BYTES);
     let sum = |each: &dyn Fn(usize) -> usize| {

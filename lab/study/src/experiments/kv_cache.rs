@@ -209,7 +209,6 @@ fn last_level_cache(directory: &Path, core: usize) -> String {
     let size = last.and_then(|(_, index)| load::workload::parse_bytes(&read(index, "size")?).ok());
     match (last, size) {
         (Some((level, index)), Some(size)) => {
-            #[allow(clippy::cast_precision_loss)] // A cache.
             let size = crate::format::bytes(size as f64);
             let sharers = read(index, "shared_cpu_list").unwrap_or_default();
             format!(

@@ -200,7 +200,6 @@ impl KvLarge {
         let mut values = values(&pairs.run_for(bench, load, (CLIENTS_WARM_UP, time), &mut || {
             most = most.max(memory().unwrap_or(0));
         })?);
-        #[allow(clippy::cast_precision_loss)] // Memory of connections.
         values.insert("connection_kib", (most - *idle_bytes) as f64 / 1024.0 / f64::from(CLIENT_COUNT));
         // One operation of the plain sockets is 1 MiB.
         values.insert("share", values["mib_per_s"] / ceiling.iops());

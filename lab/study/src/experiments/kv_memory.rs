@@ -48,7 +48,6 @@ impl Experiment for KvMemory {
         let served = bench.serve_with(ServedOptions::of([spec]))?;
         let count = store_until_full(bench, served.address(), value_bytes as usize)?;
         served.stop()?;
-        #[allow(clippy::cast_precision_loss)] // Pairs in 64 MiB.
         let count = count.max(1) as f64;
         let each = f64::from(MEMORY_BYTES) / count;
         Ok(Values::from([

@@ -228,7 +228,6 @@ impl Experiment for KvNeighbour {
 }
 
 /// The values of a row: reads of the program, and the load beside it.
-#[allow(clippy::cast_precision_loss)] // Processor time.
 fn values(bytes_per_s: f64, loaded: Option<&KeyValueResult>) -> Values {
     let mut values = Values::from([("gb_per_s", bytes_per_s / 1e9)]);
     if let Some(loaded) = loaded {

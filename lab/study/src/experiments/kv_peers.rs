@@ -165,7 +165,6 @@ impl Experiment for KvPeers {
         let result = text_load::run(place, protocol, &load, core, on_edge, &|| bench.is_stopped())?;
         let [before, after] = edges[..] else { return Err(Error::Stopped) };
         let used_ns = after.saturating_sub(before).max(1);
-        #[allow(clippy::cast_precision_loss)] // Rates and times.
         let (count, used_ns) = (result.operations.max(1) as f64, used_ns as f64);
         Ok(Values::from([
             ("ops", result.per_second()),

@@ -234,7 +234,6 @@ fn run_together(
 }
 
 /// The values of a row, from the result of each of its targets.
-#[allow(clippy::cast_precision_loss)] // Rates and times.
 fn values(results: &[KeyValueResult], core_count: u32, is_shared: bool) -> Values {
     let ops: f64 = results.iter().map(KeyValueResult::per_second).sum();
     let count: u64 = results.iter().map(KeyValueResult::count).sum();

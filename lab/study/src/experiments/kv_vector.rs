@@ -86,7 +86,6 @@ impl Experiment for KvVector {
             }
         };
         let values = values(&pairs.run(bench, load)?);
-        #[allow(clippy::cast_precision_loss)] // At most 512.
         let per_vector = operations as f64;
         let mut told = Values::from([("vectors", values["ops"] / per_vector)]);
         if let Some(rate) = values.get("ops_per_cpu") {

@@ -302,7 +302,6 @@ fn shares(measured: &Measured, workload: &str, side: &SideKeys) -> Figure {
 }
 
 /// A bar for each depth and way.
-#[allow(clippy::cast_precision_loss)] // The index of a bar.
 fn stacks(
     y: Axis,
     measured: &Measured,
@@ -331,7 +330,6 @@ fn whole(cell: &CellRounds, side: &SideKeys) -> Option<f64> {
 }
 
 /// The time of an operation, divided by the samples. Where the kernel is not sampled, its time is not named.
-#[allow(clippy::cast_precision_loss)] // Samples of a second.
 fn by_layer(side: &SideKeys, placed: &Placed, time: CpuShare, scope: Scope) -> Values {
     let mut values = Values::from([(side.samples, placed.total() as f64)]);
     if placed.total() == 0 {
@@ -352,7 +350,6 @@ fn by_layer(side: &SideKeys, placed: &Placed, time: CpuShare, scope: Scope) -> V
 }
 
 /// Share of each layer and of its functions in the side's samples, percent.
-#[allow(clippy::cast_precision_loss)] // Samples of a minute.
 fn functions(placed: &Placed) -> Value {
     let percent = |count: u64| (count as f64 / placed.total().max(1) as f64 * 1e5).round() / 1e3;
     let layers = Layer::ALL.into_iter().map(|layer| {

@@ -96,7 +96,6 @@ impl Workload {
                 pairs.push((key, value_bytes(key)));
                 continue;
             }
-            #[allow(clippy::cast_precision_loss)] // A random number.
             let drawn = (prng.draw() >> 11) as f64 / (1_u64 << 53) as f64 * sum;
             let rank = u32::try_from(sums.partition_point(|&sum| sum < drawn)).expect("below the count");
             let moved_on = if self == Self::Drift { at / 1000 * DRIFT } else { 0 };

@@ -208,7 +208,6 @@ mod tests {
             let experiment = entry.make();
             let columns: Vec<_> = entry.about.columns().chain([entry.about.judged_by]).collect();
             let cells = experiment.cells().into_iter().enumerate().map(|(index, cell)| {
-                #[allow(clippy::cast_precision_loss)] // A few cells.
                 let value = |round: f64, column: usize| 10.0 + (index * 7 + column) as f64 + round;
                 let round = |round: f64| {
                     columns

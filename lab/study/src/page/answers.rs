@@ -201,7 +201,6 @@ fn per_core(study: &Study) -> Option<(String, String)> {
 fn per_core_figure(study: &Study) -> Figure {
     const DEPTHS: [u64; 4] = [1, 4, 32, 128];
     let series = |name: &str, value: &str| {
-        #[allow(clippy::cast_precision_loss)] // Depths.
         let at =
             |depth: u64| (depth as f64, spread(study, &format!("read qd{depth}"), value).map(|of| rate(&of)));
         Series::new(name, DEPTHS.map(at))

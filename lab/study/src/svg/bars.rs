@@ -10,7 +10,6 @@ use super::{
 use crate::figure::{Plot, Point, Scale, Series};
 
 /// The series of a plot over the names of its horizontal axis.
-#[allow(clippy::cast_precision_loss)] // A few bars.
 pub(super) fn draw(plot: &Plot, names: &[String], y: &Ruler, sheet: &Sheet) -> Markup {
     let group = (sheet.right() - LEFT) / names.len().max(1) as f64;
     let count = plot.series.len().max(1) as f64;
@@ -28,7 +27,7 @@ pub(super) fn draw(plot: &Plot, names: &[String], y: &Ruler, sheet: &Sheet) -> M
     };
     let middle =
         |index: usize, x: f64| LEFT + (x + 0.5) * group + (index as f64 - (count - 1.0) / 2.0) * width;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The index of a name.
+    #[allow(clippy::cast_possible_truncation)] // The index of a name.
     let name_of = |point: &Point| names.get(point.x as usize).map_or("", String::as_str);
     let bar = |index: usize, series: &Series, point: &Point| {
         let (middle, place) = (middle(index, point.x), y.place(point.y));

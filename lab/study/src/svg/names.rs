@@ -31,7 +31,7 @@ impl Default for Names {
 impl Names {
     /// The form in which all names fit beside each other.
     pub(super) fn fitted(names: &[String], width: f64) -> Self {
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[allow(clippy::cast_possible_truncation)]
         // A few names.
         let letters = (width / names.len().max(1) as f64 / LETTER - 1.0).max(1.0) as usize;
         let longest_word = names.iter().flat_map(|name| name.split(' ')).map(length).max().unwrap_or(0);
@@ -41,7 +41,7 @@ impl Names {
         }
         let longest = names.iter().map(|name| length(name)).max().unwrap_or(0);
         // The first name reaches to the edge of the sheet at most.
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[allow(clippy::cast_possible_truncation)]
         // A few names.
         let letters = |slant: f64| {
             let room = (LEFT + width / names.len().max(1) as f64 / 2.0) / (LETTER * slant.to_radians().cos());
@@ -54,7 +54,6 @@ impl Names {
 
     /// Height beyond that of one line.
     pub(super) fn extra_height(self) -> f64 {
-        #[allow(clippy::cast_precision_loss)] // A few lines and letters.
         match self {
             Self::Upright { lines, .. } => LINE * (lines - 1) as f64,
             Self::Slanted { letters, slant } => {
@@ -65,7 +64,6 @@ impl Names {
 
     /// One name whose first line has its middle, or whose last letter stands, at this place.
     pub(super) fn write(self, name: &str, (x, y): (f64, f64)) -> Markup {
-        #[allow(clippy::cast_precision_loss)] // A few lines.
         let lower = |index: usize| y + LINE * index as f64;
         match self {
             Self::Upright { letters, .. } => html! {
@@ -84,7 +82,6 @@ impl Names {
 
 /// Width of a text.
 pub(super) fn width(text: &str) -> f64 {
-    #[allow(clippy::cast_precision_loss)] // Letters of a name.
     let letters = length(text) as f64;
     LETTER * letters
 }

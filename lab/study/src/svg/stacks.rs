@@ -7,14 +7,13 @@ use super::{BAR_WIDTH_MAX, LEFT, Sheet, centred, colour, px, title, vertical_lin
 use crate::figure::{Plot, Point};
 
 /// The bars of a plot over the names of its horizontal axis, the first series at the bottom.
-#[allow(clippy::cast_precision_loss)] // A few bars.
 pub(super) fn draw(plot: &Plot, names: &[String], y: &Ruler, sheet: &Sheet) -> Markup {
     let group = (sheet.right() - LEFT) / names.len().max(1) as f64;
     let width = (group * 0.74).min(BAR_WIDTH_MAX);
     let middle = |index: usize| LEFT + (index as f64 + 0.5) * group;
     let mut tops = vec![0.0; names.len()];
     let mut part = |point: &Point| {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The index of a name.
+        #[allow(clippy::cast_possible_truncation)] // The index of a name.
         let at = point.x as usize;
         let (name, top) = (names.get(at)?, tops.get_mut(at)?);
         let bottom = y.place(*top);

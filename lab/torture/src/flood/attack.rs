@@ -64,7 +64,6 @@ impl Tally {
     }
 
     /// Operations per second of each repeated attack over this time.
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     pub(super) fn tell(&self, attacks: &[Attack], time: Duration) -> Vec<String> {
         let tell = |&attack: &Attack| {
             let count = self.of(attack)?.load(Ordering::Relaxed);

@@ -172,7 +172,6 @@ impl Window {
 
     fn end(self) -> Health {
         let time = self.start.elapsed().as_secs_f64();
-        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
         let (count, us) = (self.latencies.count() as f64, |ns: u64| ns as f64 / 1000.0);
         Health {
             iops: count / time,

@@ -153,7 +153,6 @@ const PARTS: [(&str, Option<&str>); 5] = [
 /// Processor time at depth [`PARTS_DEPTH`], by side, and in user space or in the kernel.
 fn parts_of_time(measured: &Measured, workload: &str, stacks: &[&Stack]) -> Figure {
     let cell = |stack: &Stack| measured.cell(&cell_name(stack.name, workload, PARTS_DEPTH));
-    #[allow(clippy::cast_precision_loss)] // The index of a name.
     let over_stacks = |name: &str, of: &dyn Fn(&CellRounds) -> Option<Spread>| {
         Series::new(name, stacks.iter().enumerate().map(|(at, stack)| (at as f64, cell(stack).and_then(of))))
     };

@@ -78,7 +78,6 @@ pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Resu
     let times = repeat(bench, served.address(), &options)?;
     bench.note_loss(Side::Target, served.reading()?.loss_since(&before));
     let ms = |percent| us(times.percentile(percent)) / 1e3;
-    #[allow(clippy::cast_precision_loss)] // A number of connects.
     let count = times.count() as f64;
     Ok(Values::from([("connect_ms", ms(50.0)), ("connect_p99_ms", ms(99.0)), ("connects", count)]))
 }
