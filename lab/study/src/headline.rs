@@ -118,6 +118,11 @@ impl Headlines {
         }
     }
 
+    /// Adds a number without a bar, unless it is `None`.
+    pub fn tell(&mut self, key: impl Into<String>, value: Option<f64>) {
+        self.push(key, value, None);
+    }
+
     /// The numbers, in the order in which they were added.
     pub fn into_vec(self) -> Vec<Headline> {
         self.0

@@ -75,7 +75,7 @@ impl Experiment for Ablation {
         let all = STEPS.last().and_then(|(name, ..)| gain(name));
         headlines.push("batching_gain", all, Some(GAIN));
         for (name, ..) in &STEPS[1..] {
-            headlines.push(format!("gain_{}", name.replace(' ', "_")), gain(name), None);
+            headlines.tell(format!("gain_{}", name.replace(' ', "_")), gain(name));
         }
     }
 

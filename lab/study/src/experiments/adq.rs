@@ -208,31 +208,27 @@ impl Experiment for Adq {
             for (key, value) in [("ops_gain", "ops"), ("mean_ratio", "mean_us"), ("p999_ratio", "p999_us")] {
                 for connections in CONNECTIONS {
                     let [off, on] = SWITCHES.map(|switch| closed_name(application, connections, switch));
-                    headlines.push(
-                        named(&format!("{key}_{connections}")),
-                        measured.ratio(&on, &off, value),
-                        None,
-                    );
+                    headlines.tell(named(&format!("{key}_{connections}")), measured.ratio(&on, &off, value));
                 }
             }
             let [off, on] = SWITCHES.map(|switch| most_name(application, switch));
             for (switch, name) in SWITCHES.iter().zip([&off, &on]) {
                 let most = measured.median(name, "connections");
-                headlines.push(named(&format!("most_connections_within_1ms_{switch}")), most, None);
+                headlines.tell(named(&format!("most_connections_within_1ms_{switch}")), most);
             }
-            headlines.push(named("ops_within_1ms_gain"), measured.ratio(&on, &off, "ops"), None);
+            headlines.tell(named("ops_within_1ms_gain"), measured.ratio(&on, &off, "ops"));
             let [off, on, arfs] = [OFF, ON, ARFS].map(|switch| closed_name(application, SOME, switch));
             for value in ["interrupts", "softirqs", "switches"] {
                 for (switch, name) in SWITCHES.iter().zip([&off, &on]) {
                     let each = measured.median(name, value);
-                    headlines.push(named(&format!("{value}_per_operation_{switch}")), each, None);
+                    headlines.tell(named(&format!("{value}_per_operation_{switch}")), each);
                 }
             }
-            headlines.push(named("arfs_over_on"), measured.ratio(&arfs, &on, "ops"), None);
+            headlines.tell(named("arfs_over_on"), measured.ratio(&arfs, &on, "ops"));
             for (switch, alone) in SWITCHES.iter().zip([&off, &on]) {
                 let beside = neighbour_name(application, switch);
                 let ratio = measured.ratio(&beside, alone, "p999_us");
-                headlines.push(named(&format!("neighbour_p999_ratio_{switch}")), ratio, None);
+                headlines.tell(named(&format!("neighbour_p999_ratio_{switch}")), ratio);
             }
         }
     }

@@ -120,20 +120,14 @@ impl Experiment for AdqMemcached {
         for (key, value) in [("ops_gain", "ops"), ("mean_ratio", "mean_us"), ("p999_ratio", "p999_us")] {
             for connections in CONNECTIONS {
                 let ratio = measured.ratio(&cell_name(connections, ON), &cell_name(connections, OFF), value);
-                headlines.push(format!("{key}_{connections}"), ratio, None);
+                headlines.tell(format!("{key}_{connections}"), ratio);
             }
         }
         for switch in [OFF, ON] {
-            headlines.push(
-                format!("rate_within_1ms_{switch}"),
-                measured.median(&rate_name(switch), "ops"),
-                None,
-            );
+            headlines.tell(format!("rate_within_1ms_{switch}"), measured.median(&rate_name(switch), "ops"));
         }
-        let gain = measured.ratio(&rate_name(ON), &rate_name(OFF), "ops");
-        headlines.push("rate_within_1ms_gain", gain, None);
-        let polled = measured.median(&cell_name(CONNECTIONS[0], ON), "polled_percent");
-        headlines.push("polled_percent_1", polled, None);
+        headlines.tell("rate_within_1ms_gain", measured.ratio(&rate_name(ON), &rate_name(OFF), "ops"));
+        headlines.tell("polled_percent_1", measured.median(&cell_name(CONNECTIONS[0], ON), "polled_percent"));
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

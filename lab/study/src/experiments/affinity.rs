@@ -130,7 +130,7 @@ impl Experiment for Affinity {
         ] {
             for depth in DEPTHS {
                 let gain = measured.ratio(&cell_name(depth, better), &cell_name(depth, other), "iops");
-                headlines.push(format!("{key}_qd{depth}"), gain, None);
+                headlines.tell(format!("{key}_qd{depth}"), gain);
             }
         }
     }

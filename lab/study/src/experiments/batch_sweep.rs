@@ -125,24 +125,24 @@ impl Experiment for BatchSweep {
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for percent in READ_PERCENTS {
             let gain = measured.ratio(&reads_name(percent, CARAVANS), &reads_name(percent, SINGLE), "iops");
-            headlines.push(format!("gain_of_caravans_reads_{percent}"), gain, None);
+            headlines.tell(format!("gain_of_caravans_reads_{percent}"), gain);
         }
         let [none, timers @ ..] = TIMERS_US;
         for us in timers {
             let added = measured.difference(&timer_name(us, SPARSE), &timer_name(none, SPARSE), "p99_us");
-            headlines.push(format!("timer_{us}_added_p99_us"), added, None);
+            headlines.tell(format!("timer_{us}_added_p99_us"), added);
             let ratio = measured.ratio(&timer_name(us, DEEP), &timer_name(none, DEEP), "iops");
-            headlines.push(format!("timer_{us}_iops_over_none"), ratio, None);
+            headlines.tell(format!("timer_{us}_iops_over_none"), ratio);
         }
         let [one, more @ ..] = BATCH_COMMANDS;
         for commands in more {
             let ratio = measured.ratio(&commands_name(commands), &commands_name(one), "iops");
-            headlines.push(format!("batch_{commands}_iops_over_one"), ratio, None);
+            headlines.tell(format!("batch_{commands}_iops_over_one"), ratio);
         }
         let [least, more @ ..] = BATCH_BYTES;
         for bytes in more {
             let ratio = measured.ratio(&bytes_name(bytes), &bytes_name(least), "iops");
-            headlines.push(format!("batch_{}_iops_over_4k", format_bytes(bytes.into())), ratio, None);
+            headlines.tell(format!("batch_{}_iops_over_4k", format_bytes(bytes.into())), ratio);
         }
     }
 

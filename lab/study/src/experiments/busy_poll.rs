@@ -96,13 +96,13 @@ impl Experiment for BusyPolling {
         for (key, value) in [("gain", "iops"), ("p999_ratio", "p999_us")] {
             for depth in DEPTHS {
                 let ratio = measured.ratio(&cell_name(depth, ON), &cell_name(depth, OFF), value);
-                headlines.push(format!("{key}_qd{depth}"), ratio, None);
+                headlines.tell(format!("{key}_qd{depth}"), ratio);
             }
         }
         for key in ["host_napi_id", "target_napi_id", "granted"] {
-            headlines.push(key, measured.median(&cell_name(1, ON), key), None);
+            headlines.tell(key, measured.median(&cell_name(1, ON), key));
         }
-        headlines.push("polled_percent_qd1", measured.median(&cell_name(1, ON), "polled_percent"), None);
+        headlines.tell("polled_percent_qd1", measured.median(&cell_name(1, ON), "polled_percent"));
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -99,11 +99,11 @@ impl Experiment for Connections {
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let over_one = |lanes, value| measured.ratio(&cell_name(lanes), &cell_name(1), value);
         headlines.push("iops_per_cpu_1024_over_1", over_one(1024, "iops_per_cpu"), Some(EFFICIENCY));
-        headlines.push("iops_per_cpu_4096_over_1", over_one(4096, "iops_per_cpu"), None);
-        headlines.push("ceiling_1024_over_1", over_one(1024, "ceiling_iops_per_cpu"), None);
+        headlines.tell("iops_per_cpu_4096_over_1", over_one(4096, "iops_per_cpu"));
+        headlines.tell("ceiling_1024_over_1", over_one(1024, "ceiling_iops_per_cpu"));
         let share = |lanes| measured.median(&cell_name(lanes), "share");
-        headlines.push("share_of_ceiling_1", share(1), None);
-        headlines.push("share_of_ceiling_1024", share(1024), None);
+        headlines.tell("share_of_ceiling_1", share(1));
+        headlines.tell("share_of_ceiling_1024", share(1024));
         // One lane is the subject of `ceiling`.
         let worst = |value, of: fn(f64, f64) -> f64| {
             let medians = LANE_COUNTS[1..].iter().map(|&lanes| measured.median(&cell_name(lanes), value));

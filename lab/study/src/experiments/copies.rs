@@ -104,14 +104,13 @@ impl Experiment for Copies {
                         (cell_name(direction, size, way), cell_name(direction, size, COPIED));
                     measured.ratio(&with, &without, "iops")
                 };
-                headlines.push(
+                headlines.tell(
                     format!("{key}_from_{direction}"),
                     pays_from(&SIZES.map(|size| (size, gain(size)))),
-                    None,
                 );
                 for size in [16 << 10, 64 << 10, 1 << 20] {
                     let name = format_bytes(size.into());
-                    headlines.push(format!("{key}_gain_{direction}_{name}"), gain(size), None);
+                    headlines.tell(format!("{key}_gain_{direction}_{name}"), gain(size));
                 }
             }
         }

@@ -145,7 +145,7 @@ impl Experiment for CoreLatency {
                 headlines.push(format!("knee_gain_{of}{policy}_over_immediate"), over_immediate(policy), bar);
             }
             for policy in POLICIES {
-                headlines.push(format!("knee_iops_{of}{policy}"), knee(policy), None);
+                headlines.tell(format!("knee_iops_{of}{policy}"), knee(policy));
             }
         }
     }

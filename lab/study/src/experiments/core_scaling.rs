@@ -69,13 +69,13 @@ impl Experiment for CoreScaling {
         let most = most_cores(measured);
         for (way, ..) in WAYS {
             let share = most.filter(|count| *count > 1).and_then(|count| linear_share(measured, way, count));
-            headlines.push(format!("linear_share_{way}"), share, None);
+            headlines.tell(format!("linear_share_{way}"), share);
             let iops = most.and_then(|count| measured.median(&cell_name(count, way), "iops"));
-            headlines.push(format!("most_iops_{way}"), iops, None);
+            headlines.tell(format!("most_iops_{way}"), iops);
         }
         let gain = |count| measured.ratio(&cell_name(count, CARAVANS), &cell_name(count, SINGLE), "iops");
-        headlines.push("caravans_gain_one_core", gain(1), None);
-        headlines.push("caravans_gain_most_cores", most.filter(|count| *count > 1).and_then(gain), None);
+        headlines.tell("caravans_gain_one_core", gain(1));
+        headlines.tell("caravans_gain_most_cores", most.filter(|count| *count > 1).and_then(gain));
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -148,15 +148,15 @@ impl Experiment for Cost {
             ("joules_per_million", "joules_per_million"),
         ] {
             for name in names() {
-                headlines.push(format!("{begins}_{}", key(name)), measured.median(name, value), None);
+                headlines.tell(format!("{begins}_{}", key(name)), measured.median(name, value));
             }
         }
-        headlines.push("watts_idle", measured.median(IDLE, "watts"), None);
+        headlines.tell("watts_idle", measured.median(IDLE, "watts"));
         for name in names() {
-            headlines.push(format!("watts_{}", key(name)), measured.median(name, "watts"), None);
+            headlines.tell(format!("watts_{}", key(name)), measured.median(name, "watts"));
         }
         let rate = measured.median(GETS, "iops").zip(measured.median(GETS, "watts"));
-        headlines.push("kops_per_watt_get_in_256", rate.map(|(rate, watts)| rate / watts / 1e3), None);
+        headlines.tell("kops_per_watt_get_in_256", rate.map(|(rate, watts)| rate / watts / 1e3));
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

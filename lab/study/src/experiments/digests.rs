@@ -65,7 +65,7 @@ impl Experiment for Digests {
         headlines.push("cost_percent_4k", small.max_by(f64::total_cmp), Some(COST));
         for load in LOADS {
             let (direction, size) = (direction(load.0), format_bytes(load.1.into()));
-            headlines.push(format!("cost_{direction}_{size}_percent"), cost(load), None);
+            headlines.tell(format!("cost_{direction}_{size}_percent"), cost(load));
         }
     }
 

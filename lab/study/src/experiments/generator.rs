@@ -57,9 +57,9 @@ impl Experiment for Generators {
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let over_fio = |depth| measured.ratio(&cell_name(depth, OURS), &cell_name(depth, FIO), "iops");
-        headlines.push("perf_over_fio", over_fio(32), None);
+        headlines.tell("perf_over_fio", over_fio(32));
         for depth in DEPTHS {
-            headlines.push(format!("perf_over_fio_qd{depth}"), over_fio(depth), None);
+            headlines.tell(format!("perf_over_fio_qd{depth}"), over_fio(depth));
         }
     }
 

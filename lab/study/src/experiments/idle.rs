@@ -51,7 +51,7 @@ impl Experiment for Idle {
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let cpu = |lanes: &str| measured.median(lanes, "cpu_percent");
-        headlines.push("cpu_percent_0", cpu("0 lanes"), None);
+        headlines.tell("cpu_percent_0", cpu("0 lanes"));
         headlines.push("cpu_percent_1000", cpu("1000 lanes"), Some(CPU_1000));
         headlines.push("cpu_percent_10000", cpu("10000 lanes"), Some(CPU_10000));
         let bytes = |lanes: &str| measured.median(lanes, "bytes_per_lane");

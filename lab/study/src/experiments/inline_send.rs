@@ -60,7 +60,7 @@ impl Experiment for InlineSend {
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for depth in DEPTHS {
             let gain = measured.ratio(&cell_name(depth, INLINE), &cell_name(depth, HANDED_OVER), "iops");
-            headlines.push(format!("gain_qd{depth}"), gain, None);
+            headlines.tell(format!("gain_qd{depth}"), gain);
         }
     }
 

@@ -75,10 +75,10 @@ impl Experiment for IoSize {
         for (direction, ..) in DIRECTIONS {
             for size in [512, 4 << 10, 64 << 10, 1 << 20] {
                 let share = measured.median(&cell_name(direction, size), "share");
-                headlines.push(format!("share_{direction}_{}", format_bytes(size.into())), share, None);
+                headlines.tell(format!("share_{direction}_{}", format_bytes(size.into())), share);
             }
             let speeds = measured.of("direction", direction).filter_map(|cell| cell.median("mib_per_s"));
-            headlines.push(format!("mib_per_s_max_{direction}"), speeds.max_by(f64::total_cmp), None);
+            headlines.tell(format!("mib_per_s_max_{direction}"), speeds.max_by(f64::total_cmp));
         }
     }
 

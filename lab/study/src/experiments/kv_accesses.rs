@@ -108,21 +108,14 @@ impl Experiment for KvAccesses {
             let bars = (pair == PAIRS[0]).then_some((GET, PUT)).unzip();
             headlines.push(format!("get_lines_{key}_and_{value}"), of(HALF, "get_lines"), bars.0);
             headlines.push(format!("put_lines_{key}_and_{value}"), of(HALF, "put_lines"), bars.1);
-            headlines.push(format!("get_lines_full_{key}_and_{value}"), of(FULL, "get_lines"), None);
-            headlines.push(
-                format!("utilisation_percent_{key}_and_{value}"),
-                of(FULL, "utilisation_percent"),
-                None,
-            );
+            headlines.tell(format!("get_lines_full_{key}_and_{value}"), of(FULL, "get_lines"));
+            headlines.tell(format!("utilisation_percent_{key}_and_{value}"), of(FULL, "utilisation_percent"));
         }
         for threshold in THRESHOLDS {
             let of = |level, name| measured.median(&cell_name(&threshold_name(threshold), level), name);
-            headlines.push(format!("get_lines_inline_{threshold}"), of(HALF, "get_lines"), None);
-            headlines.push(
-                format!("utilisation_percent_inline_{threshold}"),
-                of(FULL, "utilisation_percent"),
-                None,
-            );
+            headlines.tell(format!("get_lines_inline_{threshold}"), of(HALF, "get_lines"));
+            headlines
+                .tell(format!("utilisation_percent_inline_{threshold}"), of(FULL, "utilisation_percent"));
         }
     }
 

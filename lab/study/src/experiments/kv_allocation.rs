@@ -103,13 +103,13 @@ impl Experiment for KvAllocation {
             let of = |value| measured.median(&cell_name(work.name), value);
             let us = |value| of(value).map(|ns| ns / 1e3);
             let key = work.name.replace(' ', "_");
-            headlines.push(format!("store_us_{key}"), us("store_ns"), None);
-            headlines.push(format!("delete_us_{key}"), us("delete_ns"), None);
-            headlines.push(format!("moved_per_store_{key}"), of("moved_per_store"), None);
+            headlines.tell(format!("store_us_{key}"), us("store_ns"));
+            headlines.tell(format!("delete_us_{key}"), us("delete_ns"));
+            headlines.tell(format!("moved_per_store_{key}"), of("moved_per_store"));
         }
         for work in WORKS.iter().take(STEADY_COUNT) {
             let lost = measured.median(&cell_name(work.name), "rounding_percent");
-            headlines.push(format!("rounding_percent_{}", work.name.replace(' ', "_")), lost, None);
+            headlines.tell(format!("rounding_percent_{}", work.name.replace(' ', "_")), lost);
         }
     }
 

@@ -130,12 +130,12 @@ impl Experiment for KvBatching {
             }
             let sparse = cell_name(Flight::Sparse, kind, 1);
             let gain = measured.ratio(&full(kind, 256), &sparse, "ops_per_cpu");
-            headlines.push(format!("{kind}_256_over_sparse"), gain, None);
+            headlines.tell(format!("{kind}_256_over_sparse"), gain);
             let alone = |size| cell_name(Flight::Alone, kind, size);
             for size in [16, 64, 256] {
                 for value in ["p50_us", "p99_us"] {
                     let added = measured.difference(&alone(size), &alone(1), value);
-                    headlines.push(format!("{kind}_{size}_batch_added_{value}"), added, None);
+                    headlines.tell(format!("{kind}_{size}_batch_added_{value}"), added);
                 }
             }
         }

@@ -154,16 +154,16 @@ impl Experiment for KvCache {
         for (place, key) in [(SERVED, "served"), (ALONE, "partition")] {
             for mib in [SMALLEST, LARGEST] {
                 let gain = ratio(&cell_name(place, ZIPF, mib), &cell_name(place, UNIFORM, mib));
-                headlines.push(format!("zipf_over_uniform_{key}_{mib}m"), gain, None);
+                headlines.tell(format!("zipf_over_uniform_{key}_{mib}m"), gain);
             }
             for (keys, name) in [(UNIFORM, "uniform"), (ZIPF, "zipf")] {
                 let left = ratio(&cell_name(place, keys, LARGEST), &cell_name(place, keys, SMALLEST));
-                headlines.push(format!("largest_over_smallest_{key}_{name}"), left, None);
+                headlines.tell(format!("largest_over_smallest_{key}_{name}"), left);
             }
         }
         for mib in [SMALLEST, LARGEST] {
             let gain = ratio(&cell_name(ALONE, UNIFORM, mib), &cell_name(ONE_BY_ONE, UNIFORM, mib));
-            headlines.push(format!("prefetch_gain_{mib}m"), gain, None);
+            headlines.tell(format!("prefetch_gain_{mib}m"), gain);
         }
     }
 

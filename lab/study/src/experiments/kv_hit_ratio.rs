@@ -152,7 +152,7 @@ impl Experiment for KvHitRatio {
             };
             let (name, memories) = (workload.name(), memories(workload));
             if workload != Workload::Recorded {
-                headlines.push(name, of(OURS, MEMORY_MIB), None);
+                headlines.tell(name, of(OURS, MEMORY_MIB));
             }
             let least = memories.judged.iter().filter_map(|&memory| above_best(memory)).reduce(f64::min);
             headlines.push(format!("{name}_above_best"), least, Some(Bar::AtLeast(-0.01)));

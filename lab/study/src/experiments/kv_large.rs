@@ -132,7 +132,7 @@ impl Experiment for KvLarge {
         for kind in KINDS {
             for (name, bytes) in [("1m", 1 << 20), ("256m", 256 << 20)] {
                 let rate = measured.median(&cell_name(kind, bytes), "mib_per_s");
-                headlines.push(format!("{kind}_{name}_mib_per_s"), rate, None);
+                headlines.tell(format!("{kind}_{name}_mib_per_s"), rate);
             }
         }
         for kind in KINDS {

@@ -204,12 +204,12 @@ impl Experiment for KvNeighbour {
             for load in [GET, SET] {
                 let of = |load| cell_name(access, load);
                 let ratio = measured.ratio(&of(load), &of(ALONE), "gb_per_s");
-                headlines.push(format!("{access}_beside_{load}_over_alone"), ratio, None);
+                headlines.tell(format!("{access}_beside_{load}_over_alone"), ratio);
             }
         }
         for load in [GET, SET] {
             let cores = measured.median(&cell_name(ACCESSES[0].0, load), "target_cores");
-            headlines.push(format!("target_cores_{load}"), cores, None);
+            headlines.tell(format!("target_cores_{load}"), cores);
         }
     }
 

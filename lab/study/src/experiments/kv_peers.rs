@@ -184,7 +184,7 @@ impl Experiment for KvPeers {
             let ratios = PEERS.map(|peer| over(&peer));
             let key = key(work.name);
             for (peer, ratio) in PEERS.iter().zip(ratios) {
-                headlines.push(format!("{key}_over_{}", peer.name), ratio, None);
+                headlines.tell(format!("{key}_over_{}", peer.name), ratio);
             }
             let over_better = ratios.iter().flatten().copied().reduce(f64::min);
             let is_whole = ratios.iter().all(Option::is_some);

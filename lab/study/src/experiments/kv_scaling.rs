@@ -175,7 +175,7 @@ impl Experiment for KvScaling {
                 for count in COUNTS.into_iter().skip(1) {
                     let of = |count| cell_name(kind, way, count);
                     let times = measured.ratio(&of(count), &of(1), "whole_cores_ops");
-                    headlines.push(format!("{kind}_{count}_{way}_over_1"), times, None);
+                    headlines.tell(format!("{kind}_{count}_{way}_over_1"), times);
                 }
             }
         }

@@ -104,7 +104,7 @@ impl Experiment for KvVector {
             let bar = |least| (bytes == 4096).then_some(Bar::AtLeast(least));
             headlines.push(format!("{bytes}_over_elements"), gain(COMMAND, ELEMENTS), bar(50.0));
             headlines.push(format!("{bytes}_over_fetch"), gain(COMMAND, FETCH), bar(10.0));
-            headlines.push(format!("{bytes}_batch_over_fetch"), gain(BATCH, FETCH), None);
+            headlines.tell(format!("{bytes}_batch_over_fetch"), gain(BATCH, FETCH));
         }
     }
 

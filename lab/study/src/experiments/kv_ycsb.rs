@@ -68,7 +68,7 @@ impl Experiment for KvYcsb {
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for letter in LETTERS {
             let rate = measured.median(&cell_name(letter, "zipf:0.99", "small"), "ops_per_cpu");
-            headlines.push(format!("{letter}_zipf_small_ops_per_cpu"), rate, None);
+            headlines.tell(format!("{letter}_zipf_small_ops_per_cpu"), rate);
         }
     }
 

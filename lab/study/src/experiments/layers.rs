@@ -243,11 +243,11 @@ impl Experiment for Layers {
             let of = |layer: Layer| cell?.median(HOST.layers[layer as usize]);
             let share = |us: Option<f64>| Some(us? / whole(cell?, &HOST)? * 100.0);
             let network = of(Layer::Transmit).zip(of(Layer::Receive)).map(|(send, receive)| send + receive);
-            headlines.push(format!("network_percent{ending}"), share(network), None);
+            headlines.tell(format!("network_percent{ending}"), share(network));
             let ratio = of(Layer::Transmit).zip(of(Layer::Receive)).map(|(send, receive)| send / receive);
-            headlines.push(format!("transmit_over_receive{ending}"), ratio, None);
-            headlines.push(format!("scheduling_us{ending}"), of(Layer::Scheduling), None);
-            headlines.push(format!("copies_percent{ending}"), share(of(Layer::Copies)), None);
+            headlines.tell(format!("transmit_over_receive{ending}"), ratio);
+            headlines.tell(format!("scheduling_us{ending}"), of(Layer::Scheduling));
+            headlines.tell(format!("copies_percent{ending}"), share(of(Layer::Copies)));
         }
         let others = measured.cells.iter().flat_map(|cell| {
             SIDES.into_iter().filter_map(|side| {

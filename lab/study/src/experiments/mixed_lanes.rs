@@ -78,8 +78,8 @@ impl Experiment for MixedLanes {
         let ratio = |value| measured.ratio(SEPARATE, SHARED, value);
         headlines.push("read_iops_gain", ratio("iops"), Some(GAIN));
         headlines.push("read_p9999_ratio", ratio("p9999_us"), Some(TAIL));
-        headlines.push("read_mean_ratio", ratio("mean_us"), None);
-        headlines.push("write_gain", ratio("write_mib_per_s"), None);
+        headlines.tell("read_mean_ratio", ratio("mean_us"));
+        headlines.tell("write_gain", ratio("write_mib_per_s"));
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

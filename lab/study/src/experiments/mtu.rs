@@ -95,7 +95,7 @@ impl Experiment for Mtu {
             for size in SIZES {
                 let [small, jumbo] = MTUS.map(|mtu| cell_name(size, offloads, mtu));
                 let gain = measured.ratio(&jumbo, &small, "iops");
-                headlines.push(format!("{key}_{}", format_bytes(size.into())), gain, None);
+                headlines.tell(format!("{key}_{}", format_bytes(size.into())), gain);
             }
         }
     }

@@ -149,36 +149,29 @@ impl Experiment for Stacks {
                 let ratio = |other: &str| measured.ratio(&cell(OURS), &cell(other), "iops");
                 let workload =
                     if jobs == 1 { workload.to_owned() } else { format!("{workload}_{jobs}_jobs") };
-                headlines.push(format!("iops_over_local_{workload}_qd{depth}"), ratio(LOCAL), None);
-                headlines.push(format!("iops_over_kernel_{workload}_qd{depth}"), ratio(KERNEL), None);
-                headlines.push(format!("iops_over_rdma_{workload}_qd{depth}"), ratio(KERNEL_RDMA), None);
-                headlines.push(format!("iops_over_spdk_{workload}_qd{depth}"), ratio(SPDK), None);
+                headlines.tell(format!("iops_over_local_{workload}_qd{depth}"), ratio(LOCAL));
+                headlines.tell(format!("iops_over_kernel_{workload}_qd{depth}"), ratio(KERNEL));
+                headlines.tell(format!("iops_over_rdma_{workload}_qd{depth}"), ratio(KERNEL_RDMA));
+                headlines.tell(format!("iops_over_spdk_{workload}_qd{depth}"), ratio(SPDK));
                 let of_spdks_host = measured.ratio(&cell(SPDK_ON_OURS), &cell(SPDK), "iops");
-                headlines.push(
-                    format!("spdks_host_on_nvlane_over_spdk_{workload}_qd{depth}"),
-                    of_spdks_host,
-                    None,
-                );
+                headlines.tell(format!("spdks_host_on_nvlane_over_spdk_{workload}_qd{depth}"), of_spdks_host);
             }
         }
         for (key, stack) in [("nvlane", OURS), ("kernel", KERNEL), ("rdma", KERNEL_RDMA), ("spdk", SPDK)] {
             let of = |stack| cell_name(stack, READ, 1);
             let added = measured.difference(&of(stack), &of(LOCAL), "p50_us");
-            headlines.push(format!("added_p50_us_{key}"), added, None);
+            headlines.tell(format!("added_p50_us_{key}"), added);
         }
         for (key, stack) in [("local", LOCAL), ("nvlane", OURS), ("kernel", KERNEL), ("spdk", SPDK)] {
             let [many, one] =
                 [(JOBS, 1), (1, JOBS)].map(|(jobs, depth)| cell_of_jobs(stack, READ, jobs, depth));
-            headlines.push(
-                format!("iops_of_{JOBS}_jobs_over_one_{key}"),
-                measured.ratio(&many, &one, "iops"),
-                None,
-            );
+            headlines
+                .tell(format!("iops_of_{JOBS}_jobs_over_one_{key}"), measured.ratio(&many, &one, "iops"));
         }
         let at_depth = |stack: &str| cell_name(stack, READ, PARTS_DEPTH);
         for (key, other) in [("kernel", KERNEL), ("rdma", KERNEL_RDMA)] {
             let ratio = measured.ratio(&at_depth(OURS), &at_depth(other), "machine_us");
-            headlines.push(format!("machine_time_over_{key}_read_qd32"), ratio, None);
+            headlines.tell(format!("machine_time_over_{key}_read_qd32"), ratio);
         }
         for (key, stack) in [("nvlane", OURS), ("spdk", SPDK)] {
             let cell = measured.cell(&at_depth(stack));
@@ -186,7 +179,7 @@ impl Experiment for Stacks {
                 [("host", "host_kernel_us", "host_us"), ("target", "target_kernel_us", "target_us")]
             {
                 let percent = cell.and_then(|cell| median_percent(cell, kernel, whole));
-                headlines.push(format!("{side}_kernel_percent_{key}"), percent, None);
+                headlines.tell(format!("{side}_kernel_percent_{key}"), percent);
             }
         }
     }

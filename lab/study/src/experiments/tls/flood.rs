@@ -177,16 +177,16 @@ pub(super) fn answer(measured: &Measured, headlines: &mut Headlines) {
         Some(KEPT),
     );
     let beside_decoy = kept(Beside::Decoy).filter(|_| at_rate && is_full(Beside::Decoy));
-    headlines.push("iops_beside_100_connects_over_other_target", beside_decoy, None);
+    headlines.tell("iops_beside_100_connects_over_other_target", beside_decoy);
     let flood = |beside| name(FLOOD, beside);
     let attacks = measured.median(&flood(Beside::Target), "beside_per_s");
     let slower = |below| {
         attacks.filter(|rate| *rate > 0.0)?;
         measured.ratio(&flood(Beside::Target), &flood(below), "p99_us")
     };
-    headlines.push("p99_beside_ffdhe4096_flood_over_alone", slower(Beside::Nothing), None);
-    headlines.push("p99_beside_ffdhe4096_flood_over_other_target", slower(Beside::Decoy), None);
-    headlines.push("ffdhe4096_exponentiations_per_s", attacks, None);
+    headlines.tell("p99_beside_ffdhe4096_flood_over_alone", slower(Beside::Nothing));
+    headlines.tell("p99_beside_ffdhe4096_flood_over_other_target", slower(Beside::Decoy));
+    headlines.tell("ffdhe4096_exponentiations_per_s", attacks);
 }
 
 pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
