@@ -29,7 +29,7 @@ pub(super) fn start(
     cores: Vec<usize>,
 ) -> Result<Measuring<FileLoadOutcome>, String> {
     let workload = workload(start)?;
-    Measuring::start("the load on the file", move |stops| {
+    Measuring::start("the load on the file", "nvlane-study", move |stops| {
         let settings = RunSettings { cores, ..RunSettings::default() };
         let finished = runner::run_local(&storage, &workload, &settings, &mut Ends(stops));
         outcome(finished.map_err(|error| error.to_string())?)

@@ -1,10 +1,9 @@
 //! Samples of a target's threads, as the study server takes them: one target at a time, for a bounded time.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::measuring::Measuring;
 use super::sampled::SentSamples;
 use crate::profile::{ProcessSampling, Resolver, Scope, Unplaced};
 
@@ -20,17 +19,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The sampling of a study's targets, and the names of sampled code.
 #[derive(Default)]
 pub(super) struct FarSampling {
-    running: Option<Running>,
+    /// Number of the target that is sampled, and the thread that takes the samples.
+    running: Option<(u32, Measuring<Unplaced>)>,
     resolver: Resolver,
-}
-
-/// A thread that takes samples. It ends with this value.
-struct Running {
-    /// Number of the target.
-    target: u32,
-    stops: Arc<AtomicBool>,
-    /// It returns `None` if no request ended the sampling within its time.
-    thread: Option<JoinHandle<Option<Unplaced>>>,
 }
 
 impl FarSampling {
@@ -47,7 +38,7 @@ impl FarSampling {
         }
         let start = || ProcessSampling::start(pid, Scope::permitted()?, |_| true);
         let sampling = start().map_err(|error| error.to_string())?;
-        self.running = Some(Running::start(target, sampling, measure + END_TIME)?);
+        self.running = Some((target, sample(sampling, measure + END_TIME)?));
         Ok(())
     }
 
@@ -56,55 +47,31 @@ impl FarSampling {
     /// # Errors
     /// There is none, or its time was over long ago.
     pub(super) fn end(&mut self) -> Result<SentSamples, String> {
-        let samples = self.running.take().ok_or("no target is sampled")?.end()?;
+        let (_, running) = self.running.take().ok_or("no target is sampled")?;
+        let samples = running.cut()?;
         let sampled = samples.place(&mut self.resolver).map_err(|error| error.to_string())?;
         Ok(SentSamples::of(&sampled))
     }
 
     /// Ends the sampling of a target that is about to end.
     pub(super) fn end_of(&mut self, target: u32) {
-        self.running.take_if(|running| running.target == target);
+        self.running.take_if(|(of, _)| *of == target);
     }
 }
 
-impl Running {
-    fn start(target: u32, mut sampling: ProcessSampling, time: Duration) -> Result<Self, String> {
-        let stops = Arc::new(AtomicBool::new(false));
-        let is_stopped = Arc::clone(&stops);
-        let work = move || {
-            let end = Instant::now() + time;
-            while !is_stopped.load(Ordering::Acquire) {
-                if Instant::now() >= end {
-                    return None;
-                }
-                sampling.collect();
-                std::thread::park_timeout(LOOK);
+/// Takes samples in a thread until a request ends it, for this time at most.
+fn sample(mut sampling: ProcessSampling, time: Duration) -> Result<Measuring<Unplaced>, String> {
+    Measuring::start("the sampling", "nvlane-sampler", move |stops| {
+        let end = Instant::now() + time;
+        while !stops.load(Ordering::Acquire) {
+            if Instant::now() >= end {
+                return Err("the sampling has ended: no request asked for its samples in time".to_owned());
             }
-            Some(sampling.finish())
-        };
-        let thread = std::thread::Builder::new().name("nvlane-sampler".into()).spawn(work);
-        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
-        Ok(Self { target, stops, thread: Some(thread) })
-    }
-
-    fn end(mut self) -> Result<Unplaced, String> {
-        let ended = self.join().ok_or("it has ended")?;
-        let samples = ended.map_err(|_| "the sampling panicked")?;
-        samples.ok_or_else(|| "the sampling has ended: no request asked for its samples in time".to_owned())
-    }
-
-    fn join(&mut self) -> Option<std::thread::Result<Option<Unplaced>>> {
-        self.stops.store(true, Ordering::Release);
-        let thread = self.thread.take()?;
-        thread.thread().unpark();
-        Some(thread.join())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.join();
-    }
+            sampling.collect();
+            std::thread::park_timeout(LOOK);
+        }
+        Ok(sampling.finish())
+    })
 }
 
 #[cfg(test)]
@@ -141,11 +108,7 @@ mod tests {
         assert_eq!(refused, "threads are sampled for 600 s at most");
         let Ok(scope) = Scope::permitted() else { return };
         let of_process = ProcessSampling::start(std::process::id(), scope, |_| true).unwrap();
-        let running = Running::start(1, of_process, Duration::ZERO).unwrap();
-        let until = Instant::now() + Duration::from_secs(20);
-        while !running.thread.as_ref().unwrap().is_finished() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let running = sample(of_process, Duration::ZERO).unwrap();
         assert!(running.end().err().is_some_and(|told| told.contains("in time")));
     }
 }

@@ -18,19 +18,29 @@ pub(super) struct Measuring<Outcome> {
 }
 
 impl<Outcome: Send + 'static> Measuring<Outcome> {
-    /// Starts work, which ends early once the flag that it gets is set.
+    /// Starts work in a thread of this name, which ends early once the flag that it gets is set.
     ///
     /// # Errors
     /// There is no thread.
     pub(super) fn start(
         what: &'static str,
+        thread: &str,
         work: impl FnOnce(Arc<AtomicBool>) -> Result<Outcome, String> + Send + 'static,
     ) -> Result<Self, String> {
         let stops = Arc::new(AtomicBool::new(false));
         let is_stopped = Arc::clone(&stops);
-        let thread = std::thread::Builder::new().name("nvlane-study".into()).spawn(move || work(is_stopped));
+        let thread = std::thread::Builder::new().name(thread.into()).spawn(move || work(is_stopped));
         let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self { what, stops, thread: Some(thread) })
+    }
+
+    /// Ends the work now. Its outcome.
+    ///
+    /// # Errors
+    /// As [`end`](Self::end).
+    pub(super) fn cut(self) -> Result<Outcome, String> {
+        self.stop();
+        self.end()
     }
 
     /// The outcome of a measurement whose time is over.
@@ -51,9 +61,18 @@ impl<Outcome: Send + 'static> Measuring<Outcome> {
     }
 }
 
+impl<Outcome> Measuring<Outcome> {
+    fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
 impl<Outcome> Drop for Measuring<Outcome> {
     fn drop(&mut self) {
-        self.stops.store(true, Ordering::Relaxed);
+        self.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -51,7 +51,7 @@ pub(super) fn start(
         return Err(format!("a program reads memory for {} s at most", TIME_MAX.as_secs()));
     }
     let access = start.access;
-    Measuring::start("the program that reads memory", move |stops| {
+    Measuring::start("the program that reads memory", "nvlane-study", move |stops| {
         linux::pin(core).map_err(|error| format!("core {core}: {error}"))?;
         let watch = Watch::thread();
         let is_stopped = || stops.load(Ordering::Relaxed);
