@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::{program, root, target_dir};
+use crate::command::{last_lines, program, root, target_dir};
 use crate::deps::{self, Clients};
 
 /// The scripts, without `.sh`.
@@ -196,13 +196,6 @@ fn run_suite(
     let status = command.status().context("cannot run timeout")?;
     let _ = fs::remove_file(pairs);
     Ok(status.success())
-}
-
-/// The end of a log.
-fn last_lines(log: &Path, count: usize) -> String {
-    let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-    let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use guest::Guest;
 use outside::Outside;
 use target::Target;
 
-use crate::command::{build_optimized, optimized_program, root, target_dir};
+use crate::command::{build_optimized, last_lines, optimized_program, root, target_dir};
 use crate::deps;
 
 /// The kernels that are tried unless others are named.
@@ -337,11 +337,4 @@ fn summary(behaviour: &Behaviour) -> Result<String> {
 fn marked_line(log: &Path, mark: &str) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.lines().rev().find_map(|line| line.strip_prefix(mark)).unwrap_or_default().to_owned()
-}
-
-/// The end of a log, if it exists.
-fn last_lines(log: &Path, count: usize) -> String {
-    let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-    let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
 }

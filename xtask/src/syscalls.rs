@@ -100,7 +100,9 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(dir.join(ADQ_RECORDS)).with_context(|| dir.display().to_string())?;
     std::fs::write(dir.join(ADQ_RECORDS).join("lo.json"), ADQ_RECORD.replace("PORT", &port.to_string()))?;
-    let config = write_config(&dir, engine, port, memcached)?;
+    let image = format!("file:{}?size=64M", dir.join(IMAGE).display());
+    let storage = ["ram:64M".to_owned(), image, "kv:ram:64M".to_owned()];
+    let config = write_config(&dir, (engine, 2), [port, memcached], storage)?;
     let log = dir.join(LOG);
     let program = program_path("nvlane");
     let child = Command::new("strace")
@@ -235,17 +237,21 @@ fn target_of(log: &Path) -> Result<Pid> {
     Pid::from_raw(word.parse()?).context("no process")
 }
 
-fn write_config(dir: &Path, engine: &str, port: u16, memcached: u16) -> Result<PathBuf> {
-    let file = dir.join(IMAGE);
+/// Writes the configuration of a target with this number of reactors, these two ports and this storage.
+fn write_config(
+    dir: &Path,
+    (engine, reactor_count): (&str, u32),
+    [port, memcached]: [u16; 2],
+    storage: impl IntoIterator<Item = String>,
+) -> Result<PathBuf> {
+    let storage = storage.into_iter();
+    let namespaces: String =
+        storage.map(|spec| format!("[[subsystem.namespace]]\nstorage = \"{spec}\"\n")).collect();
     let text = format!(
         "memcached = [\"127.0.0.1:{memcached}\"]\n\
-         [reactors]\ncount = 2\nengine = \"{engine}\"\n\
+         [reactors]\ncount = {reactor_count}\nengine = \"{engine}\"\n\
          [[listener]]\naddress = \"127.0.0.1:{port}\"\n\
-         [[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n\
-         [[subsystem.namespace]]\nstorage = \"ram:64M\"\n\
-         [[subsystem.namespace]]\nstorage = \"file:{}?size=64M\"\n\
-         [[subsystem.namespace]]\nstorage = \"kv:ram:64M\"\n",
-        file.display()
+         [[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n{namespaces}"
     );
     let path = dir.join(CONFIG);
     std::fs::write(&path, text).with_context(|| path.display().to_string())?;

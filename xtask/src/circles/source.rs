@@ -371,36 +371,25 @@ fn path_attribute(attributes: &[syn::Attribute]) -> Option<String> {
     Some(text.value())
 }
 
+/// A part of an item of one of these kinds; nothing of another.
+macro_rules! part {
+    ($item:expr, $it:ident => $part:expr, $($kind:ident)*) => {
+        match $item {
+            $(syn::Item::$kind($it) => $part,)*
+            _ => Default::default(),
+        }
+    };
+}
+
 fn attributes_of(item: &syn::Item) -> &[syn::Attribute] {
-    match item {
-        syn::Item::Const(item) => &item.attrs,
-        syn::Item::Enum(item) => &item.attrs,
-        syn::Item::Fn(item) => &item.attrs,
-        syn::Item::Impl(item) => &item.attrs,
-        syn::Item::Macro(item) => &item.attrs,
-        syn::Item::Mod(item) => &item.attrs,
-        syn::Item::Static(item) => &item.attrs,
-        syn::Item::Struct(item) => &item.attrs,
-        syn::Item::Trait(item) => &item.attrs,
-        syn::Item::Type(item) => &item.attrs,
-        syn::Item::Union(item) => &item.attrs,
-        syn::Item::Use(item) => &item.attrs,
-        _ => &[],
-    }
+    part!(item, it => &it.attrs, Const Enum Fn Impl Macro Mod Static Struct Trait Type Union Use)
 }
 
 fn name_of(item: &syn::Item) -> Option<String> {
     let name = match item {
-        syn::Item::Const(item) => &item.ident,
-        syn::Item::Enum(item) => &item.ident,
-        syn::Item::Fn(item) => &item.sig.ident,
-        syn::Item::Static(item) => &item.ident,
-        syn::Item::Struct(item) => &item.ident,
-        syn::Item::Trait(item) => &item.ident,
-        syn::Item::Type(item) => &item.ident,
-        syn::Item::Union(item) => &item.ident,
-        syn::Item::Macro(item) => item.ident.as_ref()?,
-        _ => return None,
+        syn::Item::Fn(item) => Some(&item.sig.ident),
+        syn::Item::Macro(item) => item.ident.as_ref(),
+        item => part!(item, it => Some(&it.ident), Const Enum Static Struct Trait Type Union),
     };
-    Some(name.to_string())
+    name.map(ToString::to_string)
 }

@@ -7,10 +7,10 @@
 //! meanwhile are read from the `fdinfo` of the ring.
 
 use std::collections::BTreeMap;
-use std::fs::{File, read_dir, read_link, read_to_string, remove_dir_all, write};
+use std::fs::{File, read_dir, read_link, read_to_string, remove_dir_all};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -32,7 +32,7 @@ use wire::property::{Cc, Csts, Property, ShutdownNotification, ShutdownStatus};
 use wire::sqe::{Fuse, Sqe};
 use zerocopy::IntoBytes;
 
-use super::{CONFIG, LOG, NQN, START_TIMEOUT, Traced, await_listener, target_of};
+use super::{LOG, NQN, START_TIMEOUT, Traced, await_listener, target_of, write_config};
 use crate::command::{program_path, run as run_command, target_dir};
 
 const BLOCK: [u8; 4096] = [0; 4096];
@@ -423,7 +423,11 @@ impl Subject<'_> {
         };
         command.args(["-e", &format!("trace={on_files},sendmsg,sendto,io_uring_enter")]);
         command.args(["-e", &format!("inject={delayed}:delay_enter={}", delay.as_micros())]);
-        let config = |namespaces: &[_]| write_config(dir, self.engine, [port, memcached], namespaces);
+        let files = format!("file:{}/", dir.join(FILES).display());
+        let config = |namespaces: &[&str]| {
+            let storage = namespaces.iter().map(|spec| spec.replace("file:", &files));
+            write_config(dir, (self.engine, 1), [port, memcached], storage)
+        };
         command.arg(self.program).args(["target", "--config"]).arg(config(NAMESPACES)?);
         let state = dir.join(FILES).join("state.json");
         command.arg("--state").arg(&state).envs(self.variable);
@@ -478,26 +482,6 @@ fn watch_cases(bench: &mut Bench, target: Pid) -> Result<(Vec<Entry>, Vec<Instan
         let entries = watch.join().expect("no panic")?;
         run.map(|()| (entries, answered))
     })
-}
-
-fn write_config(
-    dir: &Path,
-    engine: &str,
-    [port, memcached]: [u16; 2],
-    namespaces: &[&str],
-) -> Result<PathBuf> {
-    let files = format!("file:{}/", dir.join(FILES).display());
-    let namespaces = namespaces.iter().map(|spec| spec.replace("file:", &files));
-    let namespaces: String =
-        namespaces.map(|spec| format!("[[subsystem.namespace]]\nstorage = \"{spec}\"\n")).collect();
-    let text = format!(
-        "memcached = [\"127.0.0.1:{memcached}\"]\n[reactors]\ncount = 1\nengine = \"{engine}\"\n\
-         [[listener]]\naddress = \"127.0.0.1:{port}\"\n\
-         [[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n{namespaces}"
-    );
-    let path = dir.join(CONFIG);
-    write(&path, text).with_context(|| path.display().to_string())?;
-    Ok(path)
 }
 
 /// The events in strace's output: calls on files as they end, sends to these ports as they begin. Calls on a file that
