@@ -15,12 +15,17 @@ pub const POISON: u8 = 0xDF;
 #[derive(Debug)]
 pub struct PoisoningAllocator;
 
-// SAFETY: every call is passed on to the system's allocator; `realloc` and `alloc_zeroed` are the trait's own, made of
-// these two.
+// SAFETY: every call is passed on to the system's allocator; `realloc` is the trait's own, made of `alloc` and
+// `dealloc`.
 unsafe impl GlobalAlloc for PoisoningAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract is that of the system's allocator.
         unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {

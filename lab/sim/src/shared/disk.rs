@@ -1,12 +1,14 @@
 //! A disk with a volatile cache: operations take time and run beside each other, in parts that come in any order; a
 //! power cut leaves of each block one of the versions that it had since it was last made durable.
 
+mod blocks;
 mod flush_reports;
 mod log_reads;
 mod operations;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use reactor::{File, Operation, Token};
 use rustix::io::Errno;
@@ -15,6 +17,7 @@ use super::Actor;
 use crate::random::Random;
 use crate::scenario::{DiskSettings, ErrorOf, SeparateSettings};
 use crate::timeline::About;
+use blocks::Blocks;
 use flush_reports::FlushReports;
 use log_reads::LogReads;
 
@@ -52,7 +55,7 @@ impl ErrorOf {
 #[derive(Clone, Debug, Default)]
 struct Versions {
     /// The number of the operation, and the content.
-    since: Vec<(u64, Vec<u8>)>,
+    since: Vec<(u64, Rc<[u8]>)>,
 }
 
 /// An operation under way.
@@ -88,11 +91,9 @@ pub(crate) struct Disk {
     block_count: usize,
     settings: DiskSettings,
     /// Its content as it is read.
-    bytes: Vec<u8>,
+    cached: Blocks,
     /// Its content after a power cut that takes everything.
-    stable: Vec<u8>,
-    /// One past the last byte that an operation has written.
-    written_end: usize,
+    stable: Blocks,
     unstable: BTreeMap<usize, Versions>,
     running: BTreeMap<u64, Running>,
     next: u64,
@@ -135,14 +136,13 @@ impl Disk {
         settings: DiskSettings,
         next: u64,
     ) -> Self {
-        let length = block_bytes * block_count * disk_count;
+        let blocks = Blocks::new(block_bytes, block_count * disk_count);
         Self {
             block_bytes,
             block_count,
             settings,
-            // Pages that are never written take no memory.
-            bytes: vec![0; length],
-            stable: vec![0; length],
+            cached: blocks.clone(),
+            stable: blocks,
             next,
             ..Self::default()
         }
@@ -150,8 +150,10 @@ impl Disk {
 
     /// Its first bytes, which can be changed while nothing runs, and are durable then.
     pub(crate) fn change_first<T>(&mut self, count: usize, change: impl FnOnce(&mut [u8]) -> T) -> T {
-        let changed = change(&mut self.bytes[..count]);
-        self.stable[..count].copy_from_slice(&self.bytes[..count]);
+        let mut first = self.cached.first(count);
+        let changed = change(&mut first);
+        self.cached.set_first(&first);
+        self.stable.set_first(&first);
         changed
     }
 
@@ -168,28 +170,22 @@ impl Disk {
         Random::of(seed, 22, &[kind, block as u64, *count])
     }
 
-    fn range(&self, block: usize) -> Range<usize> {
-        block * self.block_bytes..(block + 1) * self.block_bytes
-    }
-
     /// Writes one block into the cache.
-    fn put(&mut self, block: usize, content: Vec<u8>, number: u64) {
-        let range = self.range(block);
-        if range.end > self.bytes.len() {
+    fn put(&mut self, block: usize, content: Rc<[u8]>, number: u64) {
+        if block >= self.cached.count() {
             return;
         }
-        self.written_end = self.written_end.max(range.end);
-        self.bytes[range].copy_from_slice(&content);
+        self.cached.set(block, Rc::clone(&content));
         self.unstable.entry(block).or_default().since.push((number, content));
     }
 
     /// Makes the versions of a block up to an operation durable.
     fn settle(&mut self, block: usize, up_to: impl Fn(u64) -> bool) {
-        let range = self.range(block);
         let Some(versions) = self.unstable.get_mut(&block) else { return };
         let Some(last) = versions.since.iter().rposition(|(number, _)| up_to(*number)) else { return };
-        self.stable[range].copy_from_slice(&versions.since[last].1);
-        versions.since.drain(..=last);
+        if let Some((_, content)) = versions.since.drain(..=last).next_back() {
+            self.stable.set(block, content);
+        }
         if versions.since.is_empty() {
             self.unstable.remove(&block);
         }
@@ -233,8 +229,7 @@ impl Disk {
             if is_running || random.one_in(2) {
                 self.unstable.insert(block, versions);
             } else {
-                let range = self.range(block);
-                self.bytes[range.clone()].copy_from_slice(&self.stable[range]);
+                self.cached.copy_from(&self.stable, block);
             }
         }
     }
@@ -251,7 +246,7 @@ impl Disk {
     }
 
     fn do_part(&mut self, number: u64, part: Range<usize>) {
-        let Self { running, bytes, block_bytes, .. } = self;
+        let Self { running, cached, block_bytes, .. } = self;
         let (Some(running), block_bytes) = (running.get_mut(&number), *block_bytes) else { return };
         let limit = running.limit;
         let mut written = Vec::new();
@@ -259,10 +254,9 @@ impl Disk {
             Operation::Read { offset, buffer, skip, .. } => {
                 let start = *offset as usize;
                 for block in part {
-                    let place = block * block_bytes..(block + 1) * block_bytes;
-                    let to = place.start + *skip - start..place.end + *skip - start;
-                    if place.end <= bytes.len() && place.end - start <= limit {
-                        buffer[to].copy_from_slice(&bytes[place]);
+                    let to = block * block_bytes + *skip - start;
+                    if block < cached.count() && (block + 1) * block_bytes - start <= limit {
+                        buffer[to..to + block_bytes].copy_from_slice(cached.get(block));
                     }
                 }
             }
@@ -273,10 +267,10 @@ impl Disk {
                     if (block + 1) * block_bytes - start > limit {
                         continue;
                     }
-                    written.push((block, buffer[from..from + block_bytes].to_vec()));
+                    written.push((block, Rc::from(&buffer[from..from + block_bytes])));
                 }
             }
-            Operation::Allocate { .. } => written.extend(part.map(|block| (block, vec![0; block_bytes]))),
+            Operation::Allocate { .. } => written.extend(part.map(|block| (block, cached.zeroes()))),
             Operation::Sync { .. } => {}
         }
         for (block, content) in written {
@@ -354,15 +348,13 @@ impl Disk {
     /// The power goes: each block keeps one of its versions.
     pub(crate) fn on_power_cut(&mut self, random: &mut Random) {
         self.abandon(random, |_| true);
-        for (block, versions) in std::mem::take(&mut self.unstable) {
-            let range = self.range(block);
+        for (block, mut versions) in std::mem::take(&mut self.unstable) {
             let kept = random.below(versions.since.len() as u64 + 1) as usize;
             if kept > 0 {
-                self.stable[range].copy_from_slice(&versions.since[kept - 1].1);
+                self.stable.set(block, versions.since.swap_remove(kept - 1).1);
             }
         }
-        let end = self.written_end;
-        self.bytes[..end].copy_from_slice(&self.stable[..end]);
+        self.cached.copy_all_from(&self.stable);
     }
 
     /// The file is cut and grows again.
@@ -371,19 +363,20 @@ impl Disk {
         for running in self.running.values_mut().filter(|running| running.is_orphan) {
             running.parts.clear();
         }
-        let (start, end) = (block * self.block_bytes, self.block_count * self.block_bytes);
-        self.bytes[start..end].fill(0);
-        self.stable[start..end].fill(0);
         let is_cut = block..self.block_count;
+        self.cached.clear(is_cut.clone());
+        self.stable.clear(is_cut.clone());
         self.unstable.retain(|unstable, _| !is_cut.contains(unstable));
     }
 
     /// Gives the blocks of a disk their contents.
     pub(crate) fn fill(&mut self, disk: usize, content: impl Fn(&mut [u8], u64)) {
         for lba in 0..self.block_count {
-            let range = self.range(disk * self.block_count + lba);
-            content(&mut self.bytes[range.clone()], lba as u64);
-            self.stable[range.clone()].copy_from_slice(&self.bytes[range]);
+            let mut bytes = vec![0; self.block_bytes];
+            content(&mut bytes, lba as u64);
+            let block = disk * self.block_count + lba;
+            self.cached.set(block, bytes.into());
+            self.stable.copy_from(&self.cached, block);
         }
     }
 
@@ -392,7 +385,7 @@ impl Disk {
         let mut expected = vec![0; self.block_bytes];
         (0..self.block_count).all(|lba| {
             content(&mut expected, lba as u64);
-            self.bytes[self.range(disk * self.block_count + lba)] == expected[..]
+            self.cached.get(disk * self.block_count + lba) == expected
         })
     }
 
