@@ -22,6 +22,8 @@ pub(crate) struct Totals {
     command_count: u64,
     read_count: u64,
     virtual_ns: u64,
+    /// The same for the same seeds, in whatever order they run.
+    digest: u64,
     pub(crate) coverage: Coverage,
     pub(crate) failed: Vec<(u64, String)>,
     /// A signal has ended it before all seeds were run.
@@ -114,6 +116,7 @@ impl Totals {
         self.command_count += outcome.command_count;
         self.read_count += outcome.read_count;
         self.virtual_ns += outcome.virtual_ns;
+        self.digest = self.digest.wrapping_add(outcome.digest);
         self.coverage.add(&outcome.coverage);
         if let Some(finding) = &outcome.finding {
             // At once: the others may take hours.
@@ -128,14 +131,15 @@ impl Totals {
             println!("interrupted by a signal");
         }
         println!(
-            "{} seeds ({:.0} per second), {} commands, {} blocks judged, {} s of virtual time in {:.1} s; {} failed",
+            "{} seeds ({:.0} per second), {} commands, {} blocks judged, {} s of virtual time in {:.1} s; {} failed; digest {:016x}",
             self.seed_count,
             rate(self.seed_count, took),
             self.command_count,
             self.read_count,
             self.virtual_ns / 1_000_000_000,
             took.as_secs_f64(),
-            self.failed.len()
+            self.failed.len(),
+            self.digest
         );
         for (seed, finding) in self.failed.iter().take(20) {
             println!("seed {seed}: {finding}");
