@@ -8,6 +8,7 @@ mod stages;
 use std::collections::{BTreeMap, BTreeSet};
 
 use host_core::Failure;
+use rapidhash::RapidHashMap;
 use wire::id::Nsid;
 use wire::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use wire::pdu::{CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, DATA_BYTES, FatalErrorStatus, PduType};
@@ -19,7 +20,7 @@ pub(crate) use requests::Requests;
 pub(crate) use stages::Stages;
 
 /// Something that runs reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Point {
     /// A PDU of this type.
     Pdu(u8),
@@ -56,7 +57,7 @@ pub enum Point {
 }
 
 /// The outcome of a host's command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ending {
     /// Success.
     Done,
@@ -93,7 +94,7 @@ impl std::fmt::Display for Ending {
 }
 
 /// A command by its table and its number there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Opcode {
     /// A command on blocks.
     Nvm(u8),
@@ -135,7 +136,7 @@ impl std::fmt::Display for Point {
 /// Counts of the points that were reached.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    counts: BTreeMap<Point, u64>,
+    counts: RapidHashMap<Point, u64>,
 }
 
 impl Coverage {
@@ -149,9 +150,10 @@ impl Coverage {
         other.counts.iter().for_each(|(point, count)| *self.counts.entry(*point).or_default() += count);
     }
 
-    /// The points that were reached, and how often.
+    /// The points that were reached, in order, and how often.
     pub fn iter(&self) -> impl Iterator<Item = (Point, u64)> {
-        self.counts.iter().map(|(point, count)| (*point, *count))
+        let counts: BTreeMap<_, _> = self.counts.iter().map(|(point, count)| (*point, *count)).collect();
+        counts.into_iter()
     }
 
     /// The lines of a list of points that were not reached.
@@ -208,6 +210,14 @@ impl Headers {
 }
 
 impl Headers {
+    /// Takes back the memory of a header that was looked at.
+    fn reuse(&mut self, mut header: Vec<u8>) {
+        if self.header.is_empty() {
+            header.clear();
+            self.header = header;
+        }
+    }
+
     /// The end of the PDU whose header went by last, in bytes of the stream.
     fn pdu_end(&self) -> u64 {
         self.passed_bytes + self.rest as u64
@@ -372,6 +382,8 @@ impl Watch {
             let end = headers.pdu_end();
             self.on_header(&header, end, coverage);
             give(&header);
+            let headers = if is_from_target { &mut self.from_target } else { &mut self.from_host };
+            headers.reuse(header);
         }
     }
 

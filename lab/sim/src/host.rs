@@ -81,6 +81,9 @@ enum ToAssociation {
 /// One host.
 pub(crate) struct Host {
     index: usize,
+    name: Nqn,
+    /// The subsystem that it connects to.
+    subsystem: Nqn,
     /// Its association's; the lanes' follow.
     actor: Actor,
     association: AssociationMachine,
@@ -208,10 +211,13 @@ impl Host {
                 downs: Vec::new(),
             }
         };
+        let settings = settings(scenario, index, false);
         Self {
             index,
+            name: settings.controller.host.clone(),
+            subsystem: settings.controller.subsystem.clone(),
             actor,
-            association: AssociationMachine::new(settings(scenario, index, false), 0),
+            association: AssociationMachine::new(settings, 0),
             link: HostLink::default(),
             inbox: VecDeque::new(),
             lanes: (1..=scenario.lanes_per_host).map(lane).collect(),
@@ -246,7 +252,12 @@ impl Host {
     pub(crate) fn scout(scenario: &Scenario, index: usize, actor: Actor) -> Self {
         let scenario = Scenario { lanes_per_host: 0, ..scenario.clone() };
         let association = AssociationMachine::new(settings(&scenario, index, true), 0);
-        Self { association, scout: Some(Scout::default()), ..Self::new(&scenario, index, actor) }
+        Self {
+            association,
+            subsystem: Nqn::discovery(),
+            scout: Some(Scout::default()),
+            ..Self::new(&scenario, index, actor)
+        }
     }
 
     /// Whether it was refused and all of it has ended: its user starts over, unless the run is ending.
@@ -407,16 +418,10 @@ impl Host {
         }
     }
 
-    /// The subsystem that it connects to.
-    fn subsystem(&self) -> Nqn {
-        if self.scout.is_some() { Nqn::discovery() } else { SUBSYSTEM.parse().expect("a name") }
-    }
-
     fn dial_association(&mut self, shared: &mut Shared) {
-        let (host, subsystem) = (name(self.index), self.subsystem());
         let generated = self.association.generated_key();
         let identities = self.association.identities();
-        match self.link.connect(shared, &host, &subsystem, identities, generated) {
+        match self.link.connect(shared, &self.name, &self.subsystem, identities, generated) {
             Dialled::Waiting => {}
             Dialled::Connected => {
                 self.association.on_connected(([192, 0, 2, 1], 4420).into(), shared.now_ns);
@@ -820,11 +825,10 @@ impl Host {
     }
 
     fn dial_lane(&mut self, shared: &mut Shared, number: usize) {
-        let (host, subsystem) = (name(self.index), self.subsystem());
         let lane = &mut self.lanes[number];
         let Some(attachment) = lane.core.attachment().cloned() else { return };
         let (identities, generated) = (attachment.identities, attachment.generated.as_deref());
-        match lane.link.connect(shared, &host, &subsystem, identities, generated) {
+        match lane.link.connect(shared, &self.name, &self.subsystem, identities, generated) {
             Dialled::Waiting => {}
             Dialled::Connected => {
                 lane.core.on_connected(shared.now_ns);

@@ -369,7 +369,7 @@ impl SimIo<'_> {
                 bytes.truncate(count);
                 let count = if count < length { self.shared.stop_in_header(id, &bytes) } else { count };
                 bytes.truncate(count);
-                let source = by_reference.then(|| Rc::new(SentBytes::new(segments, count)));
+                let source = by_reference.then(|| Rc::new(SentBytes::new(segments, &bytes)));
                 self.shared.send(id, Side::Target, &bytes, source.as_ref());
                 (Sent::Bytes(count), source)
             }

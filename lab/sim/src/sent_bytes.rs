@@ -20,21 +20,18 @@ pub(crate) struct SentBytes {
 }
 
 impl SentBytes {
-    /// The first `count` bytes of a send.
-    pub(crate) fn new(segments: &[Segment<'_>], mut count: usize) -> Self {
-        let mut sent = Self { places: Vec::new(), expected: Vec::with_capacity(count) };
-        let total = count;
+    /// The first bytes of a send, which are these.
+    pub(crate) fn new(segments: &[Segment<'_>], bytes: &[u8]) -> Self {
+        let (mut places, mut count) = (Vec::new(), bytes.len());
         for segment in segments {
             let length = segment.len().min(count);
-            sent.places.push((segment.address(), length));
-            segment.append_to(&mut sent.expected);
+            places.push((segment.address(), length));
             count -= length;
             if count == 0 {
                 break;
             }
         }
-        sent.expected.truncate(total);
-        sent
+        Self { places, expected: bytes.to_vec() }
     }
 
     /// Reads a part of the bytes where they lie.
@@ -71,7 +68,9 @@ impl SentBytes {
             if let Err(error) = own_memory().read_exact_at(&mut found, address as u64) {
                 return Err(format!("{length} bytes at {address:#x} are gone before their notice: {error}"));
             }
-            if let Some(at) = found.iter().zip(sent).position(|(found, sent)| found != sent) {
+            if found != sent
+                && let Some(at) = found.iter().zip(sent).position(|(found, sent)| found != sent)
+            {
                 let (sent, found) = (sent[at], found[at]);
                 let bytes = self.expected.len();
                 return Err(format!(
@@ -95,7 +94,8 @@ mod tests {
     #[test]
     fn a_change_before_the_notice_is_seen_and_one_behind_what_was_taken_is_not() {
         let (head, mut data) = (vec![1; 24], vec![2; 100]);
-        let sent = SentBytes::new(&[Segment::new(&head), Segment::new(&data)], 74);
+        let bytes = [&head[..], &data[..50]].concat();
+        let sent = SentBytes::new(&[Segment::new(&head), Segment::new(&data)], &bytes);
         assert_eq!(sent.check(), Ok(()));
         data[50] = 3;
         assert_eq!(sent.check(), Ok(()), "the send ended before that byte");

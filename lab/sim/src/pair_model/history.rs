@@ -272,12 +272,12 @@ impl History {
         let seen = self.reachable(Some(id), now_s);
         for configuration in &seen {
             let place = configuration.applied.iter().position(|(applied, _)| *applied == id);
-            let Some(place) = place else { continue };
-            let mut configuration = configuration.clone();
-            let (_, outcome) = configuration.applied.remove(place);
-            if is_refused || self.fits(&outcome, answer) {
+            if let Some(place) = place
+                && (is_refused || self.fits(&configuration.applied[place].1, answer))
+            {
+                let mut configuration = configuration.clone();
+                outcomes.push(configuration.applied.remove(place).1);
                 found.insert(configuration);
-                outcomes.push(outcome);
             }
         }
         if found.is_empty() {
@@ -314,13 +314,16 @@ impl History {
         let mut seen = BTreeSet::new();
         let mut left = self.configurations.clone();
         while let Some(configuration) = left.pop() {
-            let is_over = configuration.applied.iter().any(|(applied, _)| Some(*applied) == last);
-            if !seen.insert(configuration.clone()) || is_over {
+            if seen.contains(&configuration) {
                 continue;
             }
-            for pending in self.pending.iter().filter(|pending| self.is_next(pending, &configuration)) {
+            let is_over = configuration.applied.iter().any(|(applied, _)| Some(*applied) == last);
+            for pending in
+                self.pending.iter().filter(|pending| !is_over && self.is_next(pending, &configuration))
+            {
                 left.extend(self.apply(pending, &configuration, now_s));
             }
+            seen.insert(configuration);
         }
         seen
     }

@@ -11,12 +11,12 @@ use crate::pair_settings::MemoryPressure;
 /// A value and its attributes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pair {
+    /// The command that made the value. Pairs are ordered by it first, which is quicker than by their values.
+    pub(super) version: u64,
     pub(super) value: Rc<[u8]>,
     pub(super) flags: u32,
     /// Its expiry, s: the earliest and the latest, since the second in which it was set is not known.
     pub(super) expiry_s: Option<(i64, i64)>,
-    /// The command that made the value.
-    pub(super) version: u64,
 }
 
 impl std::fmt::Debug for Pair {

@@ -60,6 +60,13 @@ struct Piece {
     source: Option<(Rc<SentBytes>, usize)>,
 }
 
+impl Piece {
+    /// Whether it is read at this place of a send.
+    fn follows(&self, sent: &Rc<SentBytes>, end: usize) -> bool {
+        self.source.as_ref().is_some_and(|(of, offset)| Rc::ptr_eq(of, sent) && *offset == end)
+    }
+}
+
 /// One direction of a connection.
 #[derive(Debug, Default)]
 struct Stream {
@@ -264,12 +271,19 @@ impl Stream {
     /// Reads bytes on the way that were sent without a copy, from their memory as it is now.
     fn read_sources(&mut self, is_read: impl Fn(&Piece) -> bool) -> Result<(), String> {
         let mut start = self.arrived_bytes;
-        for piece in self.on_the_way.iter_mut().take_while(|piece| is_read(piece)) {
+        let mut pieces = self.on_the_way.iter_mut().take_while(|piece| is_read(piece)).peekable();
+        while let Some(piece) = pieces.next() {
+            let mut length = piece.length;
             if let Some((sent, offset)) = piece.source.take() {
-                let bytes = sent.read(offset, piece.length)?;
+                // Pieces that follow each other in a send are read at once.
+                while let Some(next) = pieces.next_if(|next| next.follows(&sent, offset + length)) {
+                    next.source = None;
+                    length += next.length;
+                }
+                let bytes = sent.read(offset, length)?;
                 overwrite(&mut self.bytes, start, &bytes);
             }
-            start += piece.length;
+            start += length;
         }
         Ok(())
     }

@@ -151,9 +151,11 @@ impl TlsView {
     pub(crate) fn on_decrypted(&mut self, by: Side, plaintext: &[u8]) -> Result<(), Finding> {
         let direction = &mut self.directions[by.other() as usize];
         direction.decrypted_bytes += plaintext.len() as u64;
-        if plaintext.len() <= direction.plaintext.len()
-            && direction.plaintext.drain(..plaintext.len()).eq(plaintext.iter().copied())
-        {
+        // By slices, which is quicker than byte by byte.
+        let (front, back) = direction.plaintext.as_slices();
+        let (first, second) = plaintext.split_at(front.len().min(plaintext.len()));
+        if front.starts_with(first) && back.starts_with(second) {
+            direction.plaintext.drain(..plaintext.len());
             return Ok(());
         }
         Err(format!("TLS gives {by:?} {} bytes that were not sent", plaintext.len()))
