@@ -83,11 +83,11 @@ fn outcome(world: &mut World, finding: Option<String>) -> Outcome {
     Outcome {
         finding,
         departure_count: world.leaver.as_ref().map_or(0, |leaver| leaver.departure_count),
-        command_count: world.ended_count,
+        command_count: world.commands.ended_count,
         read_count: world.model.read_count,
         virtual_ns: world.shared.now_ns,
         coverage: std::mem::take(&mut world.shared.coverage),
-        submitted: std::mem::take(&mut world.submitted),
+        submitted: std::mem::take(&mut world.commands.submitted),
         digest: world.shared.trace.digest(),
         timeline: world.shared.trace.take_timeline(),
     }

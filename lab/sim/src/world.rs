@@ -5,12 +5,16 @@ mod batches;
 mod cause;
 mod closes;
 mod command;
+mod commands;
 mod configuration;
 mod expiry;
+mod faults;
 mod filters;
+mod first_namespace;
 mod forgotten;
 mod going_back;
 mod grains;
+mod host_record;
 mod judge;
 mod late;
 mod lists;
@@ -20,15 +24,17 @@ mod must_fail;
 mod operator;
 mod pair_command;
 mod pairs;
+mod progress;
+mod second_namespace;
 mod separate;
 mod submit;
 mod takeover;
+mod target;
 mod tls;
 mod user;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 
 use linux::random::SplitMix64;
 use linux::randomness::Randomness;
@@ -37,36 +43,39 @@ use store::{MemorySettings, MemoryStore, Store};
 use subsystem::MEMCACHED;
 use subsystem::audit::Recorder;
 use subsystem::control::ControlSettings;
-use subsystem::limits::Limits;
 use subsystem::memcached_trust::MemcachedTrust;
-use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, Step};
-use subsystem::operator::Operator;
+use subsystem::message::{ControlMessage, Message, Order, OrderKind, Step};
 use subsystem::subsystem::Access;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use crate::authentication::authentication;
-use crate::coverage::{Stages, Waiting};
 use crate::host::{Host, SUBSYSTEM};
 use crate::leaver::Leaver;
 use crate::model::Model;
 use crate::offer::{Offer, SERVICE};
 use crate::random::Random;
-use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
-use crate::removable::Removable;
-use crate::rights::Rights;
-use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
+use crate::reactor_io::SimReactor;
+use crate::scenario::{Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
 use crate::separate::{Files, SeparateHost};
 use crate::shared::{Actor, Event, Shared};
 
 use admission::Crowd;
-use command::Command;
-use filters::Filters;
+use commands::Commands;
+use faults::FaultQueue;
+use first_namespace::FirstNamespace;
 use going_back::Signs;
-use late::{Barred, LateWrites};
+use host_record::HostRecord;
+use late::LateWindows;
 use machines::Machine;
+use operator::OperatorState;
 use pairs::Pairs;
+use progress::Progress;
+pub(crate) use progress::Stage;
+use second_namespace::SecondNamespace;
+use takeover::Takeover;
+use target::Target;
 use user::User;
 
 /// Maximum time in which commands are submitted, and things go wrong, ns.
@@ -78,143 +87,37 @@ const SETTLE_NS_MAX: u64 = 300 * SECOND;
 /// How long after a new target may start the device ends the last write of a killed one at the latest, ns.
 const HELD_NS_MAX: u64 = 8 * SECOND;
 
-/// More events than this without the end of any command are a loop without an end. (Long commands over a network of
-/// tiny pieces take hundreds of thousands.)
-const EVENT_COUNT_MAX: u64 = 4_000_000;
-
-/// Progress of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
-    /// Commands are submitted, and things go wrong.
-    Work,
-    /// Nothing goes wrong any more: all that is out ends.
-    Settle,
-    /// All is flushed, for the power cut at the end.
-    Flush,
-    /// Every block is read.
-    Read,
-    /// The hosts close.
-    Close,
-    /// The target stops.
-    Stop,
-    /// Done.
-    Over,
-}
-
 /// One run.
 pub(crate) struct World {
     pub(crate) shared: Shared,
     pub(crate) hosts: Vec<Host>,
+    /// What judges remember of each host.
+    records: Vec<HostRecord>,
+    /// By host and lane.
+    users: Vec<Vec<User>>,
+    /// Draws the actions of the user whose turn it is.
+    choice: Random,
     /// Hosts of the discovery service.
     scouts: Vec<Host>,
     /// A host that comes and goes.
     pub(crate) leaver: Option<Leaver>,
     /// A host with separate queues, and its namespaces.
     separate: Option<(SeparateHost, Files)>,
+    crowd: Crowd,
+    pub(crate) commands: Commands,
+    pub(crate) model: Model,
+    progress: Progress,
+    faults: FaultQueue,
+    target: Target,
+    takeover: Takeover,
+    operator: OperatorState,
     offer: Offer,
+    first: FirstNamespace,
+    second: SecondNamespace,
     /// The key-value namespace, if there is one.
     pairs: Option<Pairs>,
-    pub(crate) model: Model,
-    pub(crate) stage: Stage,
-    /// The commands that users have out, by number.
-    pub(crate) commands: BTreeMap<u64, Command>,
-    pub(crate) next_command: u64,
-    /// Commands whose turn has come, of all lanes.
-    pub(crate) submitted_count: u64,
-    /// Those that were submitted.
-    pub(crate) submitted: Vec<CommandId>,
-    pub(crate) ended_count: u64,
-    /// Draws the actions of the user whose turn it is.
-    pub(crate) choice: Random,
-    /// By host and lane.
-    users: Vec<Vec<User>>,
-    /// By host: writes with unknown outcome.
-    pub(crate) doubtful: Vec<Vec<(u64, u64)>>,
-    /// Those that may still land although their host has another association.
-    late_writes: Vec<LateWrites>,
-    /// The host that is not allowed, until its association must have ended.
-    barred: Option<Barred>,
-    /// Until when the disk hangs, or an operation, as seen after the last event, ns: `u64::MAX` if that is open, 0 if
-    /// none does.
-    hangs_until_ns: u64,
-    /// Until when one hung last, ns.
-    stuck_until_ns: u64,
-    /// Cables that are pulled as soon as a command waits like this.
-    unplugs: Vec<Waiting>,
-    /// By host: its losses before the last flush that has succeeded began.
-    covered_losses: Vec<u32>,
-    /// Commands that were cancelled, with the other halves of pairs.
-    cancelled: BTreeSet<u64>,
-    /// Halves of pairs that have failed, and the first ones that found a difference.
-    failed_halves: BTreeSet<u64>,
-    mismatched: BTreeSet<u64>,
-    /// Until when the namespace was closed last, and until when it was short: `u64::MAX` if it is now.
-    closed_until_ns: Option<u64>,
-    /// Since when it is closed, if it is.
-    closed_since_ns: Option<u64>,
-    short_until_ns: Option<u64>,
-    /// Blocks that it had then at the least.
-    shortest_block_count: u64,
-    pub(crate) second_state: Removable,
-    /// Of the hosts to the second namespace.
-    pub(crate) rights: Rights,
-    /// Stages that runs reach of the second namespace, and of the first one.
-    second_stages: Stages,
-    first_stages: Stages,
-    /// Of the second namespace.
-    filters: Filters,
-    /// By host: when a flush last began and ended that was the first after a reopening, ns.
-    told_ns: Vec<(u64, u64)>,
+    late: LateWindows,
     signs: Signs,
-    crowd: Crowd,
-    /// By host: it was refused for a limit, and has no association since.
-    limited: Vec<bool>,
-    reactors: Vec<SimReactor>,
-    /// The machine that has the target's address.
-    machine: Machine,
-    store: Store,
-    /// The operator's thread, unless it waits for the target.
-    operator: Option<Operator>,
-    /// Where the target reports that it has released the second namespace.
-    releases: Vec<Receiver<OrderAnswer>>,
-    /// Blocks of the namespace that only reloads know.
-    third: Option<u64>,
-    /// Limits in the configuration.
-    limits: Limits,
-    /// Events since a command ended, and the commands that had ended then.
-    idle: (u64, u64),
-    /// The command in the model for the loss of the second namespace's memory.
-    second_command: u64,
-    /// Source of its identity.
-    second_name: u8,
-    /// Blocks that the namespace has now.
-    block_count: u64,
-    /// The command in the model for the last resize.
-    resize_command: u64,
-    is_reopening: bool,
-    is_rescuing: bool,
-    /// The target is to be started again, since its log has failed.
-    is_restarting: bool,
-    /// A second process waits for the lock of the storage.
-    is_rival_waiting: bool,
-    /// Until when a kill waits for a write.
-    kill_waits_until_ns: Option<u64>,
-    is_stopping: bool,
-    target_count: u64,
-    next_fault: usize,
-    /// Power cuts that wait for an answer.
-    pub(crate) held_cuts: Vec<usize>,
-    stage_ns: u64,
-    /// When the target stops.
-    stop_ns: Option<u64>,
-    outbox: Vec<(usize, Message)>,
-    /// Blocks to be looked at in the end.
-    pub(crate) left_to_read: Vec<u64>,
-    /// Maximum blocks of one such command: fewer after each that fails, so that it becomes short enough for its
-    /// timeout.
-    pub(crate) last_read_blocks_max: u32,
-    /// The power cut of the end is over.
-    pub(crate) had_last_cut: bool,
 }
 
 fn store(scenario: &Scenario, file: File, block_count: u64) -> Store {
@@ -258,64 +161,23 @@ impl World {
         let offer = Offer::new(scenario.seed, scenario.scout_count, main, Access::Any, scenario.tls);
         let mut world = Self {
             model: Model::new(scenario.all_block_count(), scenario.is_replayed),
-            stage: Stage::Work,
-            commands: BTreeMap::new(),
-            next_command: 1,
-            submitted_count: 0,
-            submitted: Vec::new(),
-            ended_count: 0,
-            choice: Random::new(scenario.seed, 3),
+            records: vec![HostRecord::default(); scenario.host_count],
             users: user::users(&scenario),
-            doubtful: vec![Vec::new(); scenario.host_count],
-            late_writes: Vec::new(),
-            barred: None,
-            hangs_until_ns: 0,
-            stuck_until_ns: 0,
-            unplugs: Vec::new(),
-            covered_losses: vec![0; scenario.host_count],
-            cancelled: BTreeSet::new(),
-            failed_halves: BTreeSet::new(),
-            mismatched: BTreeSet::new(),
-            closed_until_ns: None,
-            closed_since_ns: None,
-            short_until_ns: None,
-            shortest_block_count: scenario.block_count,
-            second_state: Removable::default(),
-            rights: Rights::new(scenario.host_count),
-            second_stages: Stages::new("second namespace", "configured"),
-            first_stages: Stages::new("first namespace", "open"),
-            filters: Filters::new(scenario.second.as_deref()),
-            told_ns: vec![(0, 0); scenario.host_count],
-            signs: Signs::new(),
+            choice: Random::new(scenario.seed, 3),
             crowd: Crowd::new(crowd_actor),
-            limited: vec![false; scenario.host_count],
-            reactors: Vec::new(),
-            machine: Machine::default(),
-            store: store(&scenario, File::simulated(0), scenario.block_count),
-            operator: None,
-            releases: Vec::new(),
-            third: None,
-            limits: scenario.limits,
-            idle: (0, 0),
-            second_command: 0,
-            second_name: 8,
-            block_count: scenario.block_count,
-            resize_command: 0,
-            is_reopening: false,
-            is_rescuing: false,
-            is_restarting: false,
-            is_rival_waiting: false,
-            kill_waits_until_ns: None,
-            is_stopping: false,
-            target_count: 0,
-            next_fault: 0,
-            held_cuts: Vec::new(),
-            stage_ns: 0,
-            stop_ns: None,
-            outbox: Vec::new(),
-            left_to_read: Vec::new(),
-            last_read_blocks_max: u32::MAX,
-            had_last_cut: false,
+            commands: Commands::new(),
+            progress: Progress::new(),
+            faults: FaultQueue::default(),
+            target: Target::default(),
+            takeover: Takeover::default(),
+            operator: OperatorState::new(scenario.limits),
+            first: FirstNamespace::new(
+                store(&scenario, File::simulated(0), scenario.block_count),
+                scenario.block_count,
+            ),
+            second: SecondNamespace::new(&scenario),
+            late: LateWindows::default(),
+            signs: Signs::default(),
             shared: Shared::new(scenario, actor_count, is_traced),
             hosts,
             scouts,
@@ -335,18 +197,14 @@ impl World {
 
     /// Runs to the end, or to the first finding.
     pub(crate) fn run(&mut self) {
-        while self.stage != Stage::Over && self.shared.findings.is_empty() {
+        while self.progress.stage != Stage::Over && self.shared.findings.is_empty() {
             self.step();
         }
     }
 
     /// The next event, or the next turn of a thread.
     pub(crate) fn step(&mut self) {
-        self.idle.0 += 1;
-        if self.ended_count > self.idle.1 {
-            self.idle = (0, self.ended_count);
-        }
-        if self.idle.0 > EVENT_COUNT_MAX {
+        if !self.progress.count_event(self.commands.ended_count) {
             return self.shared.find("it goes on and on: more events than make sense");
         }
         let event_ns = self.shared.next_event_ns();
@@ -357,10 +215,10 @@ impl World {
             return self.shared.find(format!("nothing will ever happen again; {left}"));
         }
         self.shared.now_ns = self.shared.now_ns.max(next_ns);
-        if self.stage == Stage::Work && self.shared.now_ns > WORK_NS_MAX {
+        if self.progress.stage == Stage::Work && self.shared.now_ns > WORK_NS_MAX {
             self.enter(Stage::Settle);
         }
-        if self.stage != Stage::Work && self.shared.now_ns > self.stage_ns + SETTLE_NS_MAX {
+        if self.progress.stage != Stage::Work && self.shared.now_ns > self.progress.since_ns + SETTLE_NS_MAX {
             let left = self.left();
             return self.shared.find(format!("nothing goes wrong any more, and yet it does not end; {left}"));
         }
@@ -376,13 +234,13 @@ impl World {
     }
 
     fn left(&self) -> String {
-        let commands: Vec<_> = self.commands.iter().take(4).collect();
+        let commands: Vec<_> = self.commands.out.iter().take(4).collect();
         let lanes: Vec<_> = self.hosts.iter().map(Host::outstanding).collect();
         let disk = self.shared.disk.running_count();
         format!(
             "{:?}: {} commands are left {commands:?}, lanes {lanes:?}, disk {disk}, discovery log {}, pairs {}; {}",
-            self.stage,
-            self.commands.len(),
+            self.progress.stage,
+            self.commands.out.len(),
             if self.is_offer_known() { "known" } else { "not known" },
             self.pairs.as_ref().map_or(String::new(), Pairs::left),
             self.separate.as_ref().map_or(String::new(), |(host, _)| host.left())
@@ -397,7 +255,7 @@ impl World {
             Event::Room(id, side) => self.shared.on_room(id, side),
             Event::Accept(id) => {
                 if self.shared.on_accept(id)
-                    && let Some(home) = self.reactors.first_mut()
+                    && let Some(home) = self.target.reactors.first_mut()
                 {
                     home.accept(id);
                     self.shared.wake(0);
@@ -411,7 +269,7 @@ impl World {
             Event::DiskPart(number) => self.shared.on_disk_part(number),
             Event::DiskEnd(number) => {
                 if let Some((actor, completion)) = self.shared.on_disk_end(number)
-                    && let Some(reactor) = self.reactors.get_mut(actor)
+                    && let Some(reactor) = self.target.reactors.get_mut(actor)
                 {
                     reactor.complete(completion);
                     self.shared.wake(actor);
@@ -429,7 +287,9 @@ impl World {
                 if fault.is_of_operator() && self.is_operator_busy() {
                     return self.shared.at(now_ns + configuration::AGAIN_NS, event);
                 }
-                if matches!(fault, Fault::Kill { .. }) && self.waits_for_write(event) {
+                if matches!(fault, Fault::Kill { .. })
+                    && self.takeover.waits_for_write(&mut self.shared, self.target.is_up(), event)
+                {
                     return;
                 }
                 self.shared.random = self.chance_of_fault(at);
@@ -437,16 +297,17 @@ impl World {
             }
             Event::Start => self.begin_process(false),
             Event::Lock { until_ns, is_rival } => self.try_lock(until_ns, is_rival),
-            Event::Oust if self.waits_for_write(event) => {}
-            Event::Oust => self.oust(),
+            Event::Oust => {
+                if !self.takeover.waits_for_write(&mut self.shared, self.target.is_up(), event) {
+                    self.oust();
+                }
+            }
             Event::Reopen => {
-                self.is_reopening = false;
-                self.closed_until_ns = Some(self.shared.now_ns);
-                self.closed_since_ns = None;
+                self.first.on_reopened(now_ns);
                 self.shared.reach_event("namespace reopened");
                 self.shared.say(|| "the namespace is reopened".into());
                 self.shared.disk.forgive();
-                if let Err(error) = self.store.reopen() {
+                if let Err(error) = self.first.store.reopen() {
                     self.shared.find(format!("cannot reopen: {error}"));
                 }
             }
@@ -468,7 +329,7 @@ impl World {
             Event::Overdue(id, side) => self.judge_damaged(id, side),
             Event::Admit => {
                 self.shared.barred_since_ns = None;
-                self.barred = None;
+                self.late.barred = None;
                 self.set_access();
             }
         }
@@ -476,45 +337,37 @@ impl World {
 
     /// The operator reopens the namespace after a while.
     fn reopen_later(&mut self) {
-        self.closed_until_ns = Some(u64::MAX);
-        // An operation of an earlier opening fails and closes nothing.
-        if self.store.generation().is_closed() {
-            self.closed_since_ns.get_or_insert(self.shared.now_ns);
-        }
-        if !std::mem::replace(&mut self.is_reopening, true) {
+        if self.first.on_failed(self.shared.now_ns) {
             let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
             self.shared.at(self.shared.now_ns + wait_ns, Event::Reopen);
         }
     }
 
-    /// Whether the first namespace is closed, since its storage failed.
-    fn is_closed(&self) -> bool {
-        self.closed_until_ns == Some(u64::MAX)
-    }
-
     fn run_actor(&mut self, actor: Actor) {
         self.shared.trace.note(self.shared.now_ns, 1000 + actor as u64);
-        if self.run_crowd(actor) || self.run_separate(actor) || self.run_client(actor) {
+        if self.crowd.run(&mut self.shared, actor) || self.run_separate(actor) || self.run_client(actor) {
             return;
         }
         let reactor_count = usize::from(self.shared.scenario.reactor_count);
         if actor < reactor_count {
-            if let Some(reactor) = self.reactors.get_mut(actor) {
-                reactor.turn(&mut self.shared, &mut self.outbox);
+            if let Some(reactor) = self.target.reactors.get_mut(actor) {
+                reactor.turn(&mut self.shared, &mut self.target.outbox);
                 // Also where no flush of the disk has failed: a durable write of several parts that stops before its
                 // flush.
-                if self.store.generation().is_closed() {
+                if self.first.store.generation().is_closed() {
                     self.reopen_later();
                 }
                 self.look_at_files();
             }
-            self.check_signs();
+            self.signs.check(&self.target.reactors, &mut self.shared);
             self.judge_admission();
             self.judge_closes();
             self.note_expiries();
             self.pull_cables();
-            self.poll_releases();
-            self.dispatch();
+            if self.operator.poll_releases() {
+                self.second.presence.on_released(self.shared.now_ns);
+            }
+            self.target.dispatch(&mut self.shared);
             if std::mem::take(&mut self.shared.disk.has_stuck) {
                 self.rescue_later();
             }
@@ -532,12 +385,12 @@ impl World {
         if part > 0 {
             self.run_user(index, part - 1);
             // One that knows no storage would take that of the second machine for its own, rightly.
-            if self.hosts[index].has_gone() && self.machine.is_first() {
+            if self.hosts[index].has_gone() && self.target.machine.is_first() {
                 // No flush covers the earlier writes of its lanes any more.
                 self.model.excuse_host(index);
                 self.shared.say(|| format!("host {index} begins anew"));
                 self.hosts[index].renew(&mut self.shared);
-                self.covered_losses[index] = 0;
+                self.records[index].covered_losses = 0;
                 self.shared.reach_event("host not allowed begins anew");
             }
             return;
@@ -557,7 +410,7 @@ impl World {
         self.scouts[index].run_association(&mut self.shared);
         let readings = self.scouts[index].scout.as_mut().map(|scout| std::mem::take(&mut scout.readings));
         for reading in readings.into_iter().flatten() {
-            self.ended_count += 1;
+            self.commands.ended_count += 1;
             if let Err(finding) = self.offer.judge(index, &reading) {
                 self.shared.find(finding);
             }
@@ -575,10 +428,10 @@ impl World {
     /// A host has a new association.
     fn on_up(&mut self, index: usize) {
         let now_ns = self.shared.now_ns;
-        if std::mem::take(&mut self.limited[index]) {
+        if std::mem::take(&mut self.records[index].was_limited) {
             self.shared.reach_event("host comes back that was refused for a limit");
         }
-        let doubtful = std::mem::take(&mut self.doubtful[index]);
+        let doubtful = std::mem::take(&mut self.records[index].doubtful);
         if self.shared.scenario.is_prompt {
             // The target has learned of the end of the old one before, and has waited for all of it.
             for (lba, command) in doubtful {
@@ -601,47 +454,31 @@ impl World {
         }
     }
 
-    /// Posts the messages that reactors have sent each other.
-    fn dispatch(&mut self) {
-        for (to, message) in std::mem::take(&mut self.outbox) {
-            self.post(to, message);
-        }
-    }
-
-    fn post(&mut self, to: usize, message: Message) {
-        let at_ns = self.shared.now_ns + self.shared.random.between(1, MESSAGE_NS_MAX);
-        if let Some(reactor) = self.reactors.get_mut(to) {
-            let at_ns = reactor.deliver(at_ns, message);
-            self.shared.wake_at(to, at_ns);
-        }
-    }
-
     fn start_target(&mut self) {
         let scenario = self.shared.scenario.clone();
         if !scenario.is_memory {
-            if self.machine.is_first() {
-                self.store = store(&scenario, self.shared.disk.open(0), self.block_count);
+            if self.target.machine.is_first() {
+                self.first.store = store(&scenario, self.shared.disk.open(0), self.first.block_count);
             }
             self.shared.disk.forgive();
         }
-        self.target_count += 1;
-        if self.target_count > 1 {
+        self.target.start_count += 1;
+        if self.target.start_count > 1 {
             self.shared.slow_until("target down", u64::MAX, self.shared.now_ns);
         }
         self.shared.started_ns = self.shared.now_ns;
-        self.closed_until_ns = self.closed_until_ns.map(|until_ns| until_ns.min(self.shared.now_ns));
-        self.closed_since_ns = None;
+        self.first.on_target_start(self.shared.now_ns);
         let settings = ControlSettings {
-            limits: self.limits,
+            limits: self.operator.limits,
             reactor_count: scenario.reactor_count,
             discovery_nqn: SERVICE.parse().expect("a name"),
-            entropy: scenario.seed ^ self.target_count << 32,
-            randomness: Randomness::Simulated(SplitMix64::new(scenario.seed ^ self.target_count << 48)),
+            entropy: scenario.seed ^ self.target.start_count << 32,
+            randomness: Randomness::Simulated(SplitMix64::new(scenario.seed ^ self.target.start_count << 48)),
             now_ns: self.shared.now_ns,
             wall_ns: self.shared.clocks.unix_ns(self.shared.now_ns),
             audit: Recorder::default(),
         };
-        if let Machine::Second { since_ns } = &mut self.machine {
+        if let Machine::Second { since_ns } = &mut self.target.machine {
             *since_ns = Some(self.shared.now_ns);
         }
         let namespace = self.first_namespace();
@@ -653,14 +490,15 @@ impl World {
         }
         steps.push(Step::AddNamespace { subsystem, nsid: Nsid::new(1), namespace });
         if let Some(pairs) = &mut self.pairs {
-            steps.push(pairs.step(&mut self.shared, self.target_count));
+            steps.push(pairs.step(&mut self.shared, self.target.start_count));
         }
         steps.extend(self.separate_steps());
         self.regain_second();
-        self.renew_filters();
+        self.second.filters.renew(&self.shared.network);
         self.offer.on_start(self.shared.now_ns);
         let timeouts = scenario.timeouts;
-        let gate = self.operator.as_ref().map(|operator| Arc::clone(operator.gate())).unwrap_or_default();
+        let gate =
+            self.operator.thread.as_ref().map(|operator| Arc::clone(operator.gate())).unwrap_or_default();
         // Clients of the memcached protocol come in at a listener of the simulation.
         gate.set_memcached(MEMCACHED, MemcachedTrust::default());
         let applications = subsystem::server::applications(
@@ -674,29 +512,29 @@ impl World {
         let count = applications.len();
         let numbered = applications.into_iter().enumerate();
         let make = |(index, application)| SimReactor::new(application, index, count, scenario.pool_bytes);
-        self.reactors = numbered.map(make).collect();
-        for reactor in &mut self.reactors {
-            reactor.start(&mut self.shared, &mut self.outbox);
+        self.target.reactors = numbered.map(make).collect();
+        for reactor in &mut self.target.reactors {
+            reactor.start(&mut self.shared, &mut self.target.outbox);
         }
-        self.dispatch();
-        self.second_state.on_back(self.shared.now_ns + scenario.order_ns_max());
+        self.target.dispatch(&mut self.shared);
+        self.second.presence.on_back(self.shared.now_ns + scenario.order_ns_max());
         self.shared.say(|| "the target starts".into());
         self.shared.on_target_up();
     }
 
     fn kill_target(&mut self, is_power_cut: bool, down_ns: u64) {
-        if self.reactors.is_empty() {
+        if !self.target.is_up() {
             return;
         }
         let what = if is_power_cut { "the power goes" } else { "the target is killed" };
         self.shared.say(|| format!("{what} for {down_ns} ns"));
         let now_ns = self.shared.now_ns;
-        for reactor in self.reactors.drain(..) {
+        for reactor in self.target.reactors.drain(..) {
             reactor.kill(&mut self.shared);
         }
-        self.second_state.on_target_down(now_ns);
-        self.operator = None;
-        self.releases.clear();
+        self.second.presence.on_target_down(now_ns);
+        self.operator.thread = None;
+        self.operator.releases.clear();
         self.shared.orphan_all(is_power_cut);
         let held_until_ns = now_ns + down_ns + self.shared.random.scaled(MS, HELD_NS_MAX);
         if let Some(pairs) = &mut self.pairs {
@@ -791,8 +629,11 @@ impl World {
                 let host = self.shared.random.below(self.hosts.len() as u64) as usize;
                 self.hosts[host].freeze(&mut self.shared, ns);
             }
-            Fault::Unplug { waiting } => self.unplugs.push(waiting),
-            Fault::Flood { count, ns } => self.flood(count, ns),
+            Fault::Unplug { waiting } => self.faults.unplugs.push(waiting),
+            Fault::Flood { count, ns } if self.progress.stage == Stage::Work => {
+                self.crowd.flood(&mut self.shared, count, ns);
+            }
+            Fault::Flood { .. } => {}
             Fault::TlsKey => self.change_tls_key(),
             Fault::SpaceLow => self.warn_of_space(),
         }
@@ -800,11 +641,11 @@ impl World {
 
     pub(crate) fn enter(&mut self, stage: Stage) {
         self.shared.say(|| format!("stage: {stage:?}"));
-        self.stage = stage;
-        self.stage_ns = self.shared.now_ns;
+        self.progress.stage = stage;
+        self.progress.since_ns = self.shared.now_ns;
         if stage == Stage::Settle {
             self.shared.is_hostile = false;
-            self.unplugs.clear();
+            self.faults.unplugs.clear();
             self.crowd.is_over = true;
         }
         if stage == Stage::Read
@@ -834,19 +675,19 @@ impl World {
 
     /// The faults whose time has come.
     pub(crate) fn fire_faults(&mut self) {
-        while let Some((at, _)) = self.shared.scenario.faults.get(self.next_fault)
+        while let Some((at, _)) = self.shared.scenario.faults.get(self.faults.next)
             && at * self.lane_count() * self.shared.scenario.lane_command_count
-                < self.submitted_count * self.shared.scenario.command_count
+                < self.commands.turn_count * self.shared.scenario.command_count
         {
-            let (_, fault) = self.shared.scenario.faults[self.next_fault];
+            let (_, fault) = self.shared.scenario.faults[self.faults.next];
             if self.shared.scenario.cuts_at_answers && matches!(fault, Fault::PowerCut { .. }) {
-                self.held_cuts.push(self.next_fault);
-                self.next_fault += 1;
+                self.faults.held_cuts.push(self.faults.next);
+                self.faults.next += 1;
                 continue;
             }
-            let delay_ns = self.chance_of_fault(self.next_fault).scaled(1, 3 * MS);
-            self.shared.at(self.shared.now_ns + delay_ns, Event::Fault(self.next_fault));
-            self.next_fault += 1;
+            let delay_ns = self.chance_of_fault(self.faults.next).scaled(1, 3 * MS);
+            self.shared.at(self.shared.now_ns + delay_ns, Event::Fault(self.faults.next));
+            self.faults.next += 1;
         }
     }
 
@@ -854,27 +695,27 @@ impl World {
     fn advance(&mut self) {
         self.end_late_writes();
         self.note_namespaces();
-        if !self.commands.is_empty() || !self.pairs.as_ref().is_none_or(Pairs::is_idle) {
+        if !self.commands.out.is_empty() || !self.pairs.as_ref().is_none_or(Pairs::is_idle) {
             return;
         }
-        match self.stage {
+        match self.progress.stage {
             Stage::Work if self.users.iter().flatten().all(|user| self.is_done(user)) => {
                 self.enter(Stage::Settle);
             }
             Stage::Settle if self.is_calm() => {
                 let cuts = self.shared.scenario.ends_with_power_cut;
                 let scenario = &self.shared.scenario;
-                let has_second = self.second_state.is_configured();
+                let has_second = self.second.presence.is_configured();
                 let end = if has_second { scenario.all_block_count() } else { scenario.block_count };
-                self.left_to_read = (0..end).rev().collect();
+                self.progress.left_to_read = (0..end).rev().collect();
                 self.enter(if cuts { Stage::Flush } else { Stage::Read });
             }
-            Stage::Flush if self.had_last_cut => {
+            Stage::Flush if self.progress.had_last_cut => {
                 self.kill_target(true, SECOND);
                 self.enter(Stage::Read);
             }
             Stage::Read
-                if self.left_to_read.is_empty()
+                if self.progress.left_to_read.is_empty()
                     && self.pairs.as_ref().is_none_or(Pairs::has_read)
                     && self.separate.as_ref().is_none_or(|(host, _)| host.has_read()) =>
             {
@@ -900,18 +741,21 @@ impl World {
                 }
                 self.enter(Stage::Stop);
                 let (answers, _) = channel();
-                self.post(
+                self.target.post(
+                    &mut self.shared,
                     0,
                     Message::Control(ControlMessage::Order(Order {
                         kind: OrderKind::Stop { grace_ms: 60_000 },
                         answers,
                     })),
                 );
-                self.is_stopping = true;
+                self.target.is_stopping = true;
             }
-            Stage::Stop if self.reactors.iter().all(SimReactor::has_stopped) => {
+            Stage::Stop if self.target.reactors.iter().all(SimReactor::has_stopped) => {
                 self.check_target();
-                if let Err(finding) = self.model.check_swaps().and_then(|()| self.check_filters()) {
+                let Self { model, second, shared, .. } = self;
+                if let Err(finding) = model.check_swaps().and_then(|()| second.filters.check(&shared.network))
+                {
                     self.shared.find(finding);
                 }
                 self.enter(Stage::Over);
@@ -922,35 +766,27 @@ impl World {
 
     /// Counts changes of the namespaces' state.
     fn note_namespaces(&mut self) {
-        let is_short = self.short_until_ns == Some(u64::MAX);
-        let first = match (self.reactors.is_empty(), self.is_closed(), is_short) {
-            (true, ..) => "without a target",
-            (_, true, true) => "short and closed",
-            (_, true, false) => "closed",
-            (_, false, true) => "short",
-            (_, false, false) => "open",
-        };
-        self.first_stages.enter(first, &mut self.shared.coverage);
-        self.second_stages.enter(self.second_state.name(), &mut self.shared.coverage);
+        let Self { first, second, target, shared, .. } = self;
+        first.note(target.is_up(), &mut shared.coverage);
+        second.note(&mut shared.coverage);
     }
 
     /// Whether the target is up and as large as it should be, no fault is on its way, and hosts know the namespaces.
     fn is_calm(&self) -> bool {
-        let has_second = self.shared.scenario.second.is_some() && self.second_state.is_configured();
-        !self.reactors.is_empty()
-            && self.machine.is_first()
+        let has_second = self.shared.scenario.second.is_some() && self.second.presence.is_configured();
+        self.target.is_up()
+            && self.target.machine.is_first()
             && self.hosts.iter().all(|host| host.misled_until_ns != Some(u64::MAX))
-            && self.block_count == self.shared.scenario.block_count
-            && !self.is_reopening
+            && self.first.block_count == self.shared.scenario.block_count
+            && !self.first.is_reopening
             && self.separate.as_ref().is_none_or(|(_, files)| files.is_calm())
-            && !self.is_rescuing
-            && !self.is_restarting
+            && !self.operator.is_to_help()
             && !self.shared.log_disk.is_failing()
-            && !self.is_rival_waiting
+            && !self.takeover.is_rival_waiting
             && !self.is_operator_busy()
             && self.shared.barred_since_ns.is_none()
-            && !self.second_state.is_to_return()
-            && self.rights.are_whole()
+            && !self.second.presence.is_to_return()
+            && self.second.rights.are_whole()
             && self.is_offer_known()
             && self.hosts.iter().all(|host| host.up_count == 0 || host.sees_second == has_second)
     }

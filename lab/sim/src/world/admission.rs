@@ -1,12 +1,12 @@
 //! Admission of connections and controllers: the target refuses none below its limits, and accepts none above them. The
 //! crowd opens connections and sends nothing on them.
 
+use super::World;
 use super::late::AUTHENTICATION_NS;
-use super::{Stage, World};
 use crate::coverage::Point;
 use crate::host::Host;
 use crate::shared::network::{Connection, NVME};
-use crate::shared::{Actor, Side};
+use crate::shared::{Actor, Shared, Side};
 
 /// Peers that open connections and send nothing.
 #[derive(Debug)]
@@ -22,38 +22,35 @@ impl Crowd {
     pub(super) fn new(actor: Actor) -> Self {
         Self { actor, open: Vec::new(), is_over: false }
     }
-}
 
-impl World {
-    /// A peer opens as many connections, and sends nothing for as long.
-    pub(super) fn flood(&mut self, count: u8, ns: u64) {
-        if self.stage > Stage::Work {
-            return;
-        }
-        let until_ns = self.shared.now_ns + ns;
+    /// Opens as many connections, sends nothing on them, and keeps them for as long.
+    pub(super) fn flood(&mut self, shared: &mut Shared, count: u8, ns: u64) {
+        let until_ns = shared.now_ns + ns;
         for _ in 0..count {
-            let id = self.shared.dial(self.crowd.actor, NVME);
-            self.crowd.open.push((id, until_ns));
+            let id = shared.dial(self.actor, NVME);
+            self.open.push((id, until_ns));
         }
-        self.shared.lose_any_until("flood of connections", until_ns);
-        self.shared.wake_at(self.crowd.actor, until_ns);
+        shared.lose_any_until("flood of connections", until_ns);
+        shared.wake_at(self.actor, until_ns);
     }
 
-    /// Such a peer runs.
-    pub(super) fn run_crowd(&mut self, actor: Actor) -> bool {
-        if actor != self.crowd.actor {
+    /// Closes connections in time. `false` if it is another actor that runs.
+    pub(super) fn run(&mut self, shared: &mut Shared, actor: Actor) -> bool {
+        if actor != self.actor {
             return false;
         }
-        let (now_ns, is_over) = (self.shared.now_ns, self.crowd.is_over);
-        for (id, _) in self.crowd.open.extract_if(.., |(_, until_ns)| is_over || *until_ns <= now_ns) {
-            self.shared.reset(id, Side::Host);
+        let (now_ns, is_over) = (shared.now_ns, self.is_over);
+        for (id, _) in self.open.extract_if(.., |(_, until_ns)| is_over || *until_ns <= now_ns) {
+            shared.reset(id, Side::Host);
         }
-        if let Some(until_ns) = self.crowd.open.iter().map(|(_, until_ns)| *until_ns).min() {
-            self.shared.wake_at(actor, until_ns);
+        if let Some(until_ns) = self.open.iter().map(|(_, until_ns)| *until_ns).min() {
+            shared.wake_at(actor, until_ns);
         }
         true
     }
+}
 
+impl World {
     /// Whether a connection may count at the target: until all its commands have ended there, and reactor 0 has heard.
     fn may_count(&self, connection: &Connection) -> bool {
         if connection.accepted_ns.is_none() || connection.listener != NVME {
@@ -92,7 +89,7 @@ impl World {
     pub(super) fn note_limited(&mut self, id: usize) {
         let dialler = self.shared.network.connections[id].dialler;
         if let Some(index) = self.hosts.iter().position(|host| host.owns(dialler)) {
-            self.limited[index] = true;
+            self.records[index].was_limited = true;
             self.shared.lose("refused for a limit", dialler);
         }
     }
@@ -151,7 +148,7 @@ impl World {
         }
         // One of the host's may be ending, and its lanes not have ended.
         let is_full = count >= limits.controller_count_max || count_of_host > 0;
-        if !is_full && !self.is_stopping {
+        if !is_full && !self.target.is_stopping {
             self.shared.find(format!(
                 "connection {id}: no controller is left, with {count} others at most, {count_of_host} of its host"
             ));

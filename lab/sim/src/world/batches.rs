@@ -233,7 +233,7 @@ impl World {
             self.shared.coverage.reach(Point::Form("operations of a batch on one key"));
         }
         self.shared.say(|| format!("host {host} lane {lane}: a batch of {operations:?}"));
-        let number = self.next_command;
+        let number = self.commands.next;
         pairs.batches.insert(number, OpenBatch { operations, ..OpenBatch::default() });
         // Collect has the number of the batch, and Submit the next one.
         let tag = number as u32;
@@ -261,7 +261,7 @@ impl World {
             _ => None,
         };
         let has_waited = self.shared.now_ns - command.begin_ns >= self.shared.scenario.command_timeout_ns;
-        let is_cancelled = self.cancelled.contains(&batch);
+        let is_cancelled = self.commands.cancelled.contains(&batch);
         let Some(pairs) = &mut self.pairs else { return };
         let Some(mut open) = pairs.batches.remove(&batch) else { return };
         let judged = match outcomes {
@@ -292,7 +292,7 @@ impl World {
         pairs.batches.insert(batch, open);
         if half == Half::Submit && result.is_err() {
             // A Submit that was refused, or never arrived, may leave its Collect waiting.
-            self.cancelled.insert(batch);
+            self.commands.cancelled.insert(batch);
             self.hosts[command.host].lanes[command.lane].core.cancel(batch);
             self.hosts[command.host].act_lane(&mut self.shared, command.lane);
             let actor = self.hosts[command.host].lanes[command.lane].actor;

@@ -62,11 +62,11 @@ impl World {
                 Some("the first after a reconnect")
             }
             Failure::Unflushed if self.hosts[host].is_shut_out => Some("host is not allowed"),
-            Failure::Cancelled if self.cancelled.contains(&number) => Some("cancelled"),
+            Failure::Cancelled if self.commands.cancelled.contains(&number) => Some("cancelled"),
             Failure::Replaced if self.met_second_machine(host, begin_ns) => Some("other storage answers"),
             Failure::Unreachable if self.hosts[host].is_shut_out => Some("host is not allowed"),
             Failure::Status(status) | Failure::GaveUp { status, .. } => {
-                let was_stopped = self.cancelled.contains(&number) || has_waited;
+                let was_stopped = self.commands.cancelled.contains(&number) || has_waited;
                 let is_half = status.is(Status::ABORTED_MISSING_FUSED);
                 if (status.is(Status::ABORT_REQUESTED) || is_half) && was_stopped {
                     Some("aborted")
@@ -113,7 +113,7 @@ impl World {
         command: &PairCommand,
         failure: Failure,
     ) -> Option<&'static str> {
-        let is_cancelled = self.cancelled.contains(&number);
+        let is_cancelled = self.commands.cancelled.contains(&number);
         let PairCommand { host, lane, begin_ns, .. } = *command;
         let scenario = &self.shared.scenario;
         let slow = Slow { host, lane, begin_ns, is_held: false };
@@ -233,7 +233,7 @@ impl World {
     fn may_be_held(&self, command: &Command) -> bool {
         let is_in_second =
             command.lba >= self.shared.scenario.block_count || matches!(command.kind, Kind::FlushAll);
-        is_in_second && self.filters.may_fail(&command.kind, Status::INTERNAL_PATH_ERROR)
+        is_in_second && self.second.filters.may_fail(&command.kind, Status::INTERNAL_PATH_ERROR)
     }
 
     /// Whether the target may have been reading its logs since this time.
@@ -270,7 +270,8 @@ impl World {
             }
             Kind::PairCompare | Kind::PairWrite { .. } if status.is(Status::ABORTED_FAILED_FUSED) => {
                 let other = if matches!(command.kind, Kind::PairCompare) { number + 1 } else { number - 1 };
-                let has_failed = self.commands.contains_key(&other) || self.failed_halves.contains(&other);
+                let has_failed =
+                    self.commands.out.contains_key(&other) || self.commands.failed_halves.contains(&other);
                 has_failed.then_some("the other half failed")
             }
             // The pair holds its data, and the pool has no third buffer.
@@ -295,7 +296,7 @@ impl World {
     /// Whether the first namespace was closed at this time or later.
     pub(super) fn was_closed_since(&self, begin_ns: u64) -> bool {
         let order_ns = self.shared.scenario.order_ns_max();
-        self.closed_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns)
+        self.first.was_closed_since(begin_ns.saturating_sub(order_ns))
     }
 
     /// Failures that may happen in the first namespace.
@@ -304,8 +305,8 @@ impl World {
         let order_ns = self.shared.scenario.order_ns_max();
         let had = |trouble| disk.had_trouble(trouble, begin_ns, |blocks| command.touches(&blocks));
         let flush_failed = |trouble| disk.had_trouble(trouble, begin_ns, |blocks| blocks.is_empty());
-        let was_short = command.touches(&(self.shortest_block_count..self.shared.scenario.block_count))
-            && self.short_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns);
+        let was_short = command.touches(&(self.first.shortest_block_count..self.shared.scenario.block_count))
+            && self.first.was_short_since(begin_ns.saturating_sub(order_ns));
         let was_closed = self.was_closed_since(begin_ns);
         let is_flush = matches!(command.kind, Kind::Flush | Kind::FlushAll);
         let is_deallocation = matches!(command.kind, Kind::Deallocate { .. });
@@ -330,13 +331,13 @@ impl World {
             // The flushes of one association that are out then may fail, and none after them.
             let host = command.host;
             // The target may have answered that one before it was reopened once more.
-            let (told_begin_ns, told_ns) = self.told_ns[host];
-            let is_first = self.closed_until_ns.is_some_and(|until_ns| until_ns >= told_begin_ns)
+            let (told_begin_ns, told_ns) = self.records[host].told_ns;
+            let is_first = self.first.was_closed_since(told_begin_ns)
                 || told_ns >= begin_ns
                 // The lane of that one has ended: its host may not have received the answer.
                 || self.shared.has_ended_since(host, told_begin_ns);
-            if is_flush && self.closed_until_ns.is_some() && is_first {
-                self.told_ns[host] = (begin_ns, self.shared.now_ns);
+            if is_flush && self.first.was_closed_since(0) && is_first {
+                self.records[host].told_ns = (begin_ns, self.shared.now_ns);
                 return Some("the first after a reopening");
             }
             return was_short.then_some("namespace was cut");
@@ -355,12 +356,12 @@ impl World {
 
     /// Failures that may happen in the second one: by its filters, or because it is removed.
     fn cause_in_second(&self, command: &Command, status: Status) -> Option<&'static str> {
-        if self.filters.may_fail(&command.kind, status) {
+        if self.second.filters.may_fail(&command.kind, status) {
             let is_unreachable = status.is(Status::INTERNAL_PATH_ERROR);
             return Some(if is_unreachable { "unreachable by a filter" } else { "failed by a filter" });
         }
         let may_have_been =
-            |right| self.rights.may_have_been(command.host, |held| held == right, command.begin_ns);
+            |right| self.second.rights.may_have_been(command.host, |held| held == right, command.begin_ns);
         if status.is(Status::NAMESPACE_WRITE_PROTECTED) && command.kind.changes_blocks() {
             return may_have_been(Right::Read).then_some("host may only read");
         }
@@ -368,7 +369,7 @@ impl World {
             return Some("host does not see the namespace");
         }
         if status.is(Status::INVALID_NAMESPACE) || status.is(Status::NAMESPACE_NOT_READY) {
-            return self.second_state.was_missing(command.begin_ns).then_some("namespace was removed");
+            return self.second.presence.was_missing(command.begin_ns).then_some("namespace was removed");
         }
         None
     }

@@ -21,7 +21,7 @@ const SOURCE_PART: usize = 4;
 impl World {
     /// Judges the connections that the target has closed.
     pub(super) fn judge_closes(&mut self) {
-        if self.is_stopping {
+        if self.target.is_stopping {
             return;
         }
         for at in 0..self.shared.network.closed_by_target.len() {

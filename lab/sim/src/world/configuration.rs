@@ -10,7 +10,7 @@ use reactor::Listener;
 use store::Spec;
 use subsystem::access::{Access, HostRights, Right};
 use subsystem::config::{NamespaceConfig, SubsystemConfig, TargetConfig, TlsKeySources, TlsPolicy};
-use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, Step};
+use subsystem::message::{ControlMessage, Message, Order, OrderKind, Step};
 use subsystem::operator::{Operator, Outcome, Report};
 use wire::id::Nsid;
 use wire::uuid::Uuid;
@@ -67,7 +67,7 @@ impl World {
         let scenario = &self.shared.scenario;
         let mut config = TargetConfig {
             machine: Some("simulated".into()),
-            limits: self.limits,
+            limits: self.operator.limits,
             timeouts: scenario.timeouts,
             listeners: self.offer.listeners().collect(),
             ..TargetConfig::default()
@@ -110,20 +110,20 @@ impl World {
                 ..NamespaceConfig::new(storage)
             }
         };
-        let second = self.shared.scenario.second.as_deref().filter(|_| self.second_state.is_configured());
+        let second = self.shared.scenario.second.as_deref().filter(|_| self.second.presence.is_configured());
         let second = second.map(|spec| NamespaceConfig {
             rights: self.host_rights(),
-            ..namespace(Nsid::new(2), spec, self.second_name)
+            ..namespace(Nsid::new(2), spec, self.second.name)
         });
         // A host that finds it on the second machine first would know it as that one's.
-        let third = self.third.filter(|_| self.machine.is_first());
+        let third = self.operator.third.filter(|_| self.target.machine.is_first());
         let third = third.map(|blocks| namespace(THIRD, &format!("ram:{}?small&lba=512", blocks * 512), 3));
         second.into_iter().chain(third).collect()
     }
 
     /// The rights to the second namespace, of hosts that may connect.
     fn host_rights(&self) -> HostRights {
-        let (rights, access) = (self.rights.present(), self.access());
+        let (rights, access) = (self.second.rights.present(), self.access());
         let hosts = |least: Right| {
             if rights.iter().all(|right| *right >= least) {
                 return Access::Any;
@@ -141,7 +141,7 @@ impl World {
         let bind = |address| Listener::simulated(address).map_err(|error| error.to_string());
         match Operator::start_with(&self.config(), count, bind, self.shared.scenario.page_bytes) {
             Ok((operator, steps)) => {
-                self.operator = Some(operator);
+                self.operator.thread = Some(operator);
                 steps
             }
             Err(problems) => {
@@ -153,7 +153,7 @@ impl World {
 
     /// Whether the operator waits for the target.
     pub(super) fn is_operator_busy(&self) -> bool {
-        self.operator.is_none() && !self.reactors.is_empty()
+        self.operator.thread.is_none() && self.target.is_up()
     }
 
     /// Reloads the configuration as it is now: all of it must be applied, except for limits that wait for a restart.
@@ -167,15 +167,15 @@ impl World {
 
     /// Applies a configuration by the operator; `None` if there is no target, or it has ended meanwhile.
     fn reload_as(&mut self, config: &TargetConfig) -> Option<Report> {
-        let mut operator = self.operator.take()?;
-        let start_count = self.target_count;
+        let mut operator = self.operator.thread.take()?;
+        let start_count = self.target.start_count;
         let world = RefCell::new(&mut *self);
         let report = operator.reload(config, &|order| world.borrow_mut().carry_out(order));
-        let is_same = start_count == self.target_count && !self.reactors.is_empty();
+        let is_same = start_count == self.target.start_count && self.target.is_up();
         if !is_same || !self.shared.findings.is_empty() {
             return None;
         }
-        self.operator = Some(operator);
+        self.operator.thread = Some(operator);
         let lines: Vec<&str> = report.lines.iter().map(|line| line.text.as_str()).collect();
         self.shared.say(|| format!("reload: {}", lines.join("; ")));
         Some(report)
@@ -188,46 +188,34 @@ impl World {
         let is_of_second =
             |step: &Step| matches!(step, Step::RemoveNamespace { nsid, .. } if nsid.get() == 2);
         let removes_second = matches!(&kind, OrderKind::Apply(steps) if steps.iter().any(is_of_second));
-        self.post(0, Message::Control(ControlMessage::Order(Order { kind, answers })));
+        self.target.post(
+            &mut self.shared,
+            0,
+            Message::Control(ControlMessage::Order(Order { kind, answers })),
+        );
         loop {
             match received.try_recv() {
                 Ok(answer) => {
                     // Storage that is released is released to the world.
                     if removes_second {
-                        self.releases.push(received);
+                        self.operator.releases.push(received);
                     }
                     return operator.send(answer).is_ok();
                 }
                 Err(TryRecvError::Disconnected) => return true,
                 Err(TryRecvError::Empty) => {}
             }
-            if self.stage == Stage::Over || !self.shared.findings.is_empty() {
+            if self.progress.stage == Stage::Over || !self.shared.findings.is_empty() {
                 return true;
             }
             self.step();
         }
     }
 
-    /// Receives the report that no reactor uses the second namespace any more.
-    pub(super) fn poll_releases(&mut self) {
-        let mut has_released = false;
-        self.releases.retain(|received| match received.try_recv() {
-            Ok(OrderAnswer::Released(_)) => {
-                has_released = true;
-                false
-            }
-            Ok(_) | Err(TryRecvError::Empty) => true,
-            Err(TryRecvError::Disconnected) => false,
-        });
-        if has_released {
-            self.second_state.on_released(self.shared.now_ns);
-        }
-    }
-
     /// A reload with a change of its own, or with one that must not be applied.
     pub(super) fn change_configuration(&mut self, which: u8) {
-        let is_late = self.stage > Stage::Settle || !self.machine.is_first();
-        if is_late || self.reactors.is_empty() {
+        let is_late = self.progress.stage > Stage::Settle || !self.target.machine.is_first();
+        if is_late || !self.target.is_up() {
             return;
         }
         let what = usize::from(which) % (UNAPPLIED.len() + 3);
@@ -236,8 +224,11 @@ impl World {
             None if what == 2 => self.reload_limits(which),
             None => {
                 // Added, resized or removed.
-                self.third =
-                    if self.third.is_some() && which & 16 == 0 { None } else { Some(8 + u64::from(which)) };
+                self.operator.third = if self.operator.third.is_some() && which & 16 == 0 {
+                    None
+                } else {
+                    Some(8 + u64::from(which))
+                };
                 self.shared.reach_event("reload: third namespace");
                 self.reload();
             }
@@ -246,8 +237,8 @@ impl World {
 
     /// Other limits: hosts are held to them once the target has started again.
     fn reload_limits(&mut self, which: u8) {
-        self.limits.h2c_data_bytes_max = (4096 << (which & 3)) + 4 * u32::from(which);
-        self.limits.window_bytes_max = 4096 << (which >> 2 & 3);
+        self.operator.limits.h2c_data_bytes_max = (4096 << (which & 3)) + 4 * u32::from(which);
+        self.operator.limits.window_bytes_max = 4096 << (which >> 2 & 3);
         let config = self.config();
         let Some(report) = self.reload_as(&config) else { return };
         self.shared.reach_event("reload: limits");
@@ -282,7 +273,7 @@ impl World {
             (Unapplied::Timeouts, _) => config.timeouts.pdu_ms += 1000,
             (Unapplied::NamespaceLimit, _) => {
                 let storage = OTHER_STORAGE.parse().expect("a specification");
-                let nsid = Some(Nsid::new(self.limits.nsid_max + 1));
+                let nsid = Some(Nsid::new(self.operator.limits.nsid_max + 1));
                 main.namespaces.push(NamespaceConfig {
                     nsid,
                     uuid: Some(uuid(0x56)),
@@ -301,7 +292,7 @@ impl World {
 
     /// The number of an identity on the machine that has the address.
     fn name_on_machine(&self, name: u8) -> u8 {
-        match self.machine {
+        match self.target.machine {
             Machine::First => name,
             Machine::Second { .. } => name | crate::foreign::FOREIGN_NAME,
         }

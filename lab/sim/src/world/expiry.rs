@@ -62,7 +62,7 @@ impl World {
 
     /// Pulls the cable of a host that has a command which waits as a fault requires.
     pub(super) fn pull_cables(&mut self) {
-        let Some(&waiting) = self.unplugs.last() else { return };
+        let Some(&waiting) = self.faults.unplugs.last() else { return };
         let connections = &self.shared.network.connections;
         let waits = |host: &&Host| {
             let of_host = host.connections();
@@ -71,7 +71,7 @@ impl World {
                 .any(|id| connections[*id].is_served() && connections[*id].waiting().any(|of| of == waiting))
         };
         let Some(of_host) = self.hosts.iter().find(waits).map(Host::connections) else { return };
-        self.unplugs.pop();
+        self.faults.unplugs.pop();
         self.shared.reach_event("host unplugged");
         self.shared.say(|| format!("a cable is pulled: connections {of_host:?}"));
         for id in of_host {

@@ -5,10 +5,10 @@ use linux::random::SplitMix64;
 use store::{Fault, FaultKind, FaultRate, Filter, Kind as RequestKind, Spec};
 use wire::status::Status;
 
-use super::World;
 use super::command::Kind;
 use crate::coverage::Requests;
 use crate::finding::Finding;
+use crate::shared::network::Network;
 
 /// The error filters of the second namespace.
 #[derive(Debug, Default)]
@@ -58,44 +58,31 @@ impl Filters {
     }
 }
 
-impl World {
+impl Filters {
     /// The second namespace begins a new life.
-    pub(super) fn renew_filters(&mut self) {
-        if self.filters.faults.is_empty() {
+    pub(super) fn renew(&mut self, network: &Network) {
+        if self.faults.is_empty() {
             return;
         }
-        let (all, open) = self.requests();
+        let (all, open) = requests(network);
         // Commands that are not answered may cause requests in the new life as well.
         let mut ended = Requests::default();
         ended.add(&all);
         ended.remove(&open);
-        let Filters { faults, ended: before } = &mut self.filters;
-        for (fault, failed_count_max) in faults {
-            *failed_count_max += hit_count(fault, all.asked_beyond(before, fault.kind));
+        for (fault, failed_count_max) in &mut self.faults {
+            *failed_count_max += hit_count(fault, all.asked_beyond(&self.ended, fault.kind));
         }
-        *before = ended;
-    }
-
-    /// Requests to the second namespace so far, and those of commands that are not answered.
-    fn requests(&self) -> (Requests, Requests) {
-        let (mut all, mut open) = (Requests::default(), Requests::default());
-        for connection in &self.shared.network.connections {
-            all.add(connection.requests());
-            if connection.closed == [false; 2] {
-                open.add(&connection.open_requests());
-            }
-        }
-        (all, open)
+        self.ended = ended;
     }
 
     /// Whether the filters have failed as many requests as they may.
     ///
     /// # Errors
     /// They have failed more.
-    pub(super) fn check_filters(&self) -> Result<(), Finding> {
-        let (all, _) = self.requests();
-        for (fault, failed_count_max) in &self.filters.faults {
-            let asked_count = all.asked_beyond(&self.filters.ended, fault.kind);
+    pub(super) fn check(&self, network: &Network) -> Result<(), Finding> {
+        let (all, _) = requests(network);
+        for (fault, failed_count_max) in &self.faults {
+            let asked_count = all.asked_beyond(&self.ended, fault.kind);
             let failed_count_max = failed_count_max + hit_count(fault, asked_count);
             let status = status_of(fault);
             let failed_count = all.failed(status);
@@ -107,4 +94,16 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Requests to the second namespace so far, and those of commands that are not answered.
+fn requests(network: &Network) -> (Requests, Requests) {
+    let (mut all, mut open) = (Requests::default(), Requests::default());
+    for connection in &network.connections {
+        all.add(connection.requests());
+        if connection.closed == [false; 2] {
+            open.add(&connection.open_requests());
+        }
+    }
+    (all, open)
 }

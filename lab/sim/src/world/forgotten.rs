@@ -15,8 +15,8 @@ impl World {
     pub(super) fn may_stop(&mut self) -> bool {
         let now_ns = self.shared.now_ns;
         let wait_ns = if self.shared.scenario.stops_late { FORGET_NS } else { 0 };
-        let at_ns = *self.stop_ns.get_or_insert(now_ns + wait_ns);
-        if now_ns < at_ns && !self.reactors.is_empty() {
+        let at_ns = *self.target.stop_ns.get_or_insert(now_ns + wait_ns);
+        if now_ns < at_ns && self.target.is_up() {
             self.shared.wake_at(0, at_ns);
         }
         now_ns >= at_ns
@@ -28,15 +28,15 @@ impl World {
         let is_left = |connection: &Connection| {
             connection.listener == MEMCACHED
                 && connection.accepted_ns.is_some()
-                && connection.closed_by_target_ns.is_none_or(|at_ns| Some(at_ns) >= self.stop_ns)
+                && connection.closed_by_target_ns.is_none_or(|at_ns| Some(at_ns) >= self.target.stop_ns)
         };
         let has_forgotten =
             self.shared.scenario.stops_late && !self.shared.network.connections.iter().any(is_left);
         if has_forgotten {
             self.shared.reach_event("target stops after it has forgotten its peers");
         }
-        for at in 0..self.reactors.len() {
-            let reactor = &mut self.reactors[at];
+        for at in 0..self.target.reactors.len() {
+            let reactor = &mut self.target.reactors[at];
             let (used, sockets) = (reactor.used_bytes(), reactor.socket_count());
             let held = reactor.held();
             reactor.close_all(&mut self.shared);

@@ -26,19 +26,19 @@ impl World {
         if let Some((_, view)) = self.shared.trace.kept() {
             view.on_ended(self.hosts[host].lanes[lane].actor, number);
         }
-        let Some(command) = self.commands.remove(&number) else {
+        let Some(command) = self.commands.out.remove(&number) else {
             return self.shared.find(format!("command {number} ends, and is not out"));
         };
         if (command.host, command.lane) != (host, lane) {
             return self.shared.find(format!("command {number} ends on another lane"));
         }
-        self.ended_count += 1;
+        self.commands.ended_count += 1;
         let scenario = &self.shared.scenario;
         if result == Err(Failure::TimedOut)
             && scenario.is_swift()
             && 2 * scenario.transfers_ns_max() < scenario.command_timeout_ns
             && scenario.disk.slow == 0
-            && !self.had_last_cut
+            && !self.progress.had_last_cut
         {
             return self.shared.find(format!("command {number} took too long, though nothing was slow"));
         }
@@ -74,7 +74,7 @@ impl World {
             return Ok(());
         };
         if matches!(command.kind, Kind::PairCompare | Kind::PairWrite { .. }) {
-            self.failed_halves.insert(number);
+            self.commands.failed_halves.insert(number);
         }
         // The status of commands that must fail is checked below.
         if !matches!((&command.kind, failure), (Kind::Refused { .. }, Failure::Status(_))) {
@@ -93,7 +93,7 @@ impl World {
                     && mismatch(expected)
             }
             Kind::PairWrite { expected, .. } => {
-                let is_mismatch = self.mismatched.contains(&(number - 1));
+                let is_mismatch = self.commands.mismatched.contains(&(number - 1));
                 is_mismatch && mismatch(expected)
             }
             _ => false,
@@ -101,7 +101,7 @@ impl World {
         if matches!(command.kind, Kind::PairCompare)
             && failure.status().is_some_and(|status| status.is(Status::COMPARE_FAILURE))
         {
-            self.mismatched.insert(number);
+            self.commands.mismatched.insert(number);
         }
         if is_wrong {
             return Err("found a difference, though every block held what it was compared with".into());
@@ -120,13 +120,13 @@ impl World {
         let was_damaged = is_to_be_refused && self.was_damaged(&command);
         let has_status = matches!(completion.result, Err(Failure::Status(_)));
         let may_be_partly_done = has_status && self.may_be_partly_deallocated(&command);
-        let was_missing = self.second_state.was_missing(command.begin_ns);
+        let was_missing = self.second.presence.was_missing(command.begin_ns);
         let was_away = was_missing || self.was_closed_since(command.begin_ns);
         let Command { kind, lba, blocks, begin_ns, host, lane, host_loss_count, .. } = command;
         let is_second = lba >= self.shared.scenario.block_count;
         // One that is to be refused may name either.
         let may_have_been = |is_it: &dyn Fn(Right) -> bool| {
-            (is_second || is_to_be_refused) && self.rights.may_have_been(host, is_it, begin_ns)
+            (is_second || is_to_be_refused) && self.second.rights.may_have_been(host, is_it, begin_ns)
         };
         let may_be_hidden = may_have_been(&|right| right == Right::None);
         let may_be_read_only = may_have_been(&|right| right == Right::Read);
@@ -135,7 +135,7 @@ impl World {
                 failure.status().is_some_and(|status| status.is(Status::INVALID_NAMESPACE))
             };
             if !(may_be_hidden && completion.result.is_err_and(is_missing)) {
-                self.second_state.judge(begin_ns, completion.result)?;
+                self.second.presence.judge(begin_ns, completion.result)?;
             }
             let needed = if kind.changes_blocks() { Right::Write } else { Right::Read };
             if completion.result.is_ok() && !may_have_been(&|right| right >= needed) {
@@ -150,8 +150,8 @@ impl World {
         );
         if vouches
             && result.is_ok()
-            && self.stage == Stage::Work
-            && let Some(at) = self.held_cuts.pop()
+            && self.progress.stage == Stage::Work
+            && let Some(at) = self.faults.held_cuts.pop()
         {
             // It covers every earlier write.
             self.shared.at(now_ns, Event::Fault(at));
@@ -160,9 +160,9 @@ impl World {
             Kind::Read => {
                 let Some(buffer) = buffer else { return Err("a read came back without its buffer".into()) };
                 if result.is_err() {
-                    if self.stage == Stage::Read {
-                        self.left_to_read.extend(lbas.rev());
-                        self.last_read_blocks_max = (blocks / 2).max(1);
+                    if self.progress.stage == Stage::Read {
+                        self.progress.left_to_read.extend(lbas.rev());
+                        self.progress.read_blocks_max = (blocks / 2).max(1);
                         let actor = self.hosts[host].lanes[lane].actor;
                         self.shared.wake_at(actor, now_ns + 10_000_000);
                     }
@@ -200,7 +200,8 @@ impl World {
             },
             Kind::Flush => {
                 if result.is_ok() {
-                    self.covered_losses[host] = self.covered_losses[host].max(host_loss_count);
+                    self.records[host].covered_losses =
+                        self.records[host].covered_losses.max(host_loss_count);
                 }
                 self.judge_flush((host, lane), lba, begin_ns, result)
             }
@@ -225,7 +226,7 @@ impl World {
                     let lbas = 0..self.shared.scenario.all_block_count();
                     self.model.settle_flushed(&lbas, begin_ns);
                 } else {
-                    self.model.on_failed_flush(host, self.is_closed().then_some(begin_ns));
+                    self.model.on_failed_flush(host, self.first.is_closed().then_some(begin_ns));
                 }
                 Ok(())
             }
@@ -258,7 +259,7 @@ impl World {
     fn judge_swap(&mut self, number: u64, lba: u64, expected: Content, begin_ns: u64) -> Result<(), Finding> {
         self.model.read_content(lba, expected, begin_ns, self.shared.now_ns)?;
         // Blocks that are cut between the two halves come back as zeroes, which the pair does not compare with.
-        let was_resized = self.short_until_ns.is_some_and(|until_ns| until_ns >= begin_ns);
+        let was_resized = self.first.was_short_since(begin_ns);
         // Content that a Copy brought is not this block's alone.
         if expected.0 == lba && !was_resized && !self.model.was_copied_to(lba) {
             self.model.swap(lba, expected.1, number << 8, begin_ns)?;
@@ -301,7 +302,7 @@ impl World {
         for lba in lbas {
             self.model.doubt_write(lba, number, (!may_still_happen).then_some(now_ns));
             if may_still_happen {
-                self.doubtful[host].push((lba, number));
+                self.records[host].doubtful.push((lba, number));
             }
         }
         Ok(())
@@ -322,20 +323,20 @@ impl World {
                     command.host == host && matches!(command.kind, Kind::Flush | Kind::FlushAll)
                 };
                 // The failure of another one may be on its way.
-                if !self.commands.values().any(is_other) {
+                if !self.commands.out.values().any(is_other) {
                     self.model.check_told(host, self.hosts[host].up_count, &lbas, begin_ns)?;
                 }
                 self.model.flush(host, &lbas, begin_ns)?;
-                self.had_last_cut |= self.stage == Stage::Flush;
+                self.progress.had_last_cut |= self.progress.stage == Stage::Flush;
                 return Ok(());
             }
             Err(Failure::Unflushed) => self.model.excuse_host(host),
             Err(_) => {
-                let is_of_closed = lba < self.shared.scenario.block_count && self.is_closed();
+                let is_of_closed = lba < self.shared.scenario.block_count && self.first.is_closed();
                 self.model.on_failed_flush(host, is_of_closed.then_some(begin_ns));
             }
         }
-        if self.stage == Stage::Flush {
+        if self.progress.stage == Stage::Flush {
             let actor = self.hosts[host].lanes[lane].actor;
             self.shared.wake_at(actor, self.shared.now_ns + 10_000_000);
         }

@@ -4,6 +4,7 @@
 
 use super::World;
 use crate::scenario::{SECOND, TIMER_STEP_NS};
+use crate::shared::Shared;
 use crate::shared::network::Connection;
 
 /// How long the target waits beyond the keep-alive timeout.
@@ -17,7 +18,7 @@ const OPERATION_COUNT: u64 = 40;
 
 /// Writes whose outcome a host does not know, of an association that it has lost.
 #[derive(Debug)]
-pub(crate) struct LateWrites {
+struct LateWrites {
     /// The connections of all associations that it has lost.
     connections: std::ops::Range<usize>,
     host: usize,
@@ -37,11 +38,37 @@ pub(super) struct Barred {
     connections: Vec<usize>,
 }
 
+/// Associations that are over, until their writes can no longer land.
+#[derive(Debug, Default)]
+pub(super) struct LateWindows {
+    writes: Vec<LateWrites>,
+    /// The host that is not allowed, until its association must have ended.
+    pub(super) barred: Option<Barred>,
+    /// Until when the disk hangs, or an operation, as seen after the last event, ns: `u64::MAX` if that is open, 0 if
+    /// none does.
+    hangs_until_ns: u64,
+    /// Until when one hung last, ns.
+    stuck_until_ns: u64,
+}
+
+impl LateWindows {
+    /// Notes until when the disk has hung, or an operation. Something that hung after the last event did so until this
+    /// one at most: seconds may lie between them, and this one may be the end of it.
+    fn note_hang(&mut self, shared: &Shared) {
+        let (now_ns, disk) = (shared.now_ns, &shared.disk);
+        let is_stuck = shared.scenario.disk.stuck > 0 && disk.is_stuck();
+        let hangs_until_ns = if is_stuck { u64::MAX } else { disk.hung_until_ns };
+        let hangs_until_ns = if hangs_until_ns >= now_ns { hangs_until_ns } else { 0 };
+        let until_ns = std::mem::replace(&mut self.hangs_until_ns, hangs_until_ns).max(hangs_until_ns);
+        self.stuck_until_ns = self.stuck_until_ns.max(until_ns.min(now_ns));
+    }
+}
+
 impl World {
     /// A host has another association, and does not know the outcome of these writes.
     pub(super) fn await_late_writes(&mut self, host: usize, writes: Vec<(u64, u64)>) {
         let end = self.hosts[host].admin_connection().unwrap_or(self.shared.network.connections.len());
-        self.late_writes.push(LateWrites { connections: 0..end, host, writes, end_ns: 0, started_ns: 0 });
+        self.late.writes.push(LateWrites { connections: 0..end, host, writes, end_ns: 0, started_ns: 0 });
     }
 
     /// A host is not allowed any more.
@@ -55,7 +82,7 @@ impl World {
             let connection = &self.shared.network.connections[*id];
             connection.is_connected() && !(is_asked && connection.may_owe_authentication())
         });
-        self.barred = Some(Barred { since_ns: self.shared.now_ns, connections });
+        self.late.barred = Some(Barred { since_ns: self.shared.now_ns, connections });
     }
 
     /// Maximum time of commands that are under way, while no operation is stuck, ns.
@@ -68,36 +95,25 @@ impl World {
         scenario.order_ns_max() + OPERATION_COUNT * operation_ns + 2 * SECOND
     }
 
-    /// Notes until when the disk has hung, or an operation. Something that hung after the last event did so until this
-    /// one at most: seconds may lie between them, and this one may be the end of it.
-    fn note_hang(&mut self) {
-        let (now_ns, disk) = (self.shared.now_ns, &self.shared.disk);
-        let is_stuck = self.shared.scenario.disk.stuck > 0 && disk.is_stuck();
-        let hangs_until_ns = if is_stuck { u64::MAX } else { disk.hung_until_ns };
-        let hangs_until_ns = if hangs_until_ns >= now_ns { hangs_until_ns } else { 0 };
-        let until_ns = std::mem::replace(&mut self.hangs_until_ns, hangs_until_ns).max(hangs_until_ns);
-        self.stuck_until_ns = self.stuck_until_ns.max(until_ns.min(now_ns));
-    }
-
     /// Ends the windows whose time is over.
     pub(super) fn end_late_writes(&mut self) {
-        if self.late_writes.is_empty() && self.barred.is_none() {
-            self.hangs_until_ns = 0;
+        if self.late.writes.is_empty() && self.late.barred.is_none() {
+            self.late.hangs_until_ns = 0;
             return;
         }
-        self.note_hang();
+        self.late.note_hang(&self.shared);
         let now_ns = self.shared.now_ns;
         let under_way_ns = self.under_way_ns();
-        if self.stuck_until_ns > 0 && self.stuck_until_ns + under_way_ns >= now_ns {
+        if self.late.stuck_until_ns > 0 && self.late.stuck_until_ns + under_way_ns >= now_ns {
             return;
         }
-        if let Some(barred) = self.barred.take_if(|barred| barred.since_ns + under_way_ns < now_ns) {
+        if let Some(barred) = self.late.barred.take_if(|barred| barred.since_ns + under_way_ns < now_ns) {
             self.check_end_of_barred(&barred);
         }
         let keep_alive_ns = self.keep_alive_ns();
         let started_ns = self.shared.started_ns;
-        for at in (0..self.late_writes.len()).rev() {
-            let late = &self.late_writes[at];
+        for at in (0..self.late.writes.len()).rev() {
+            let late = &self.late.writes[at];
             if late.started_ns == started_ns && late.end_ns > now_ns {
                 continue;
             }
@@ -110,7 +126,7 @@ impl World {
             let of_host = connections.iter().filter(|connection| host.owns(connection.dialler));
             let end_ns = of_host.clone().map(end_ns).max().unwrap_or(0);
             if end_ns > now_ns {
-                let late = &mut self.late_writes[at];
+                let late = &mut self.late.writes[at];
                 (late.end_ns, late.started_ns) = (end_ns, started_ns);
                 continue;
             }
@@ -141,12 +157,15 @@ impl World {
             });
             // An operation that hung may have been a part of a command that has others: they end in the time that is
             // left to them.
-            let end_ns =
-                if self.stuck_until_ns > 0 { end_ns.max(self.stuck_until_ns + under_way_ns) } else { end_ns };
-            if self.stuck_until_ns > 0 {
+            let end_ns = if self.late.stuck_until_ns > 0 {
+                end_ns.max(self.late.stuck_until_ns + under_way_ns)
+            } else {
+                end_ns
+            };
+            if self.late.stuck_until_ns > 0 {
                 self.shared.reach_event("late writes ruled out after a disk that hung");
             }
-            for (lba, command) in self.late_writes.swap_remove(at).writes {
+            for (lba, command) in self.late.writes.swap_remove(at).writes {
                 self.model.close_write(lba, command, end_ns);
             }
         }

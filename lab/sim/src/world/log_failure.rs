@@ -46,7 +46,7 @@ impl World {
     /// After an operation of the disk: the operator sees that the log has failed, and starts the target again later.
     pub(super) fn watch_log(&mut self) {
         if std::mem::take(&mut self.shared.log_disk.has_failed)
-            && !std::mem::replace(&mut self.is_restarting, true)
+            && !std::mem::replace(&mut self.operator.is_restarting, true)
         {
             let wait_ns = self.shared.random.scaled(MS, RESTART_NS_MAX);
             self.shared.at(self.shared.now_ns + wait_ns, Event::Restart);
@@ -55,7 +55,7 @@ impl World {
 
     /// The operator starts the target again, unless that has happened.
     pub(super) fn restart(&mut self) {
-        self.is_restarting = false;
+        self.operator.is_restarting = false;
         let started_ns = self.shared.started_ns;
         let has_failed = |trouble| self.shared.log_disk.first_trouble_ns(trouble, started_ns).is_some();
         if ![Trouble::Read, Trouble::Write, Trouble::Sync].into_iter().any(has_failed) {

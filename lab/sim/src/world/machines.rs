@@ -80,8 +80,8 @@ fn foreign_block(block: &mut [u8], lba: u64) {
 impl World {
     /// The first namespace, or that of the second machine in its place.
     pub(super) fn first_namespace(&mut self) -> NewNamespace {
-        match self.machine {
-            Machine::First => named(self.store.clone(), FIRST_NAME),
+        match self.target.machine {
+            Machine::First => named(self.first.store.clone(), FIRST_NAME),
             Machine::Second { .. } => {
                 let file = self.shared.disk.open(1);
                 let scenario = &self.shared.scenario;
@@ -92,12 +92,12 @@ impl World {
 
     /// The first machine goes, and the second takes its address.
     pub(super) fn fail_over(&mut self, is_power_cut: bool, down_ns: u64, away_ns: u64) {
-        let has_second = self.second_state.is_configured() && self.shared.scenario.second.is_some();
+        let has_second = self.second.presence.is_configured() && self.shared.scenario.second.is_some();
         // A host that knows no storage would take that of the second machine for its own, rightly.
         let is_known = |host: &crate::host::Host| host.up_count > 0 && (host.sees_second || !has_second);
-        if self.stage > Stage::Settle
-            || self.reactors.is_empty()
-            || !self.machine.is_first()
+        if self.progress.stage > Stage::Settle
+            || !self.target.is_up()
+            || !self.target.machine.is_first()
             || !self.hosts.iter().all(is_known)
         {
             return;
@@ -105,7 +105,7 @@ impl World {
         self.shared.reach_event("second machine takes the address");
         self.shared.disk.fill(1, foreign_block);
         self.kill_target(is_power_cut, down_ns);
-        self.machine = Machine::Second { since_ns: None };
+        self.target.machine = Machine::Second { since_ns: None };
         self.shared.at(self.shared.now_ns + down_ns + away_ns, Event::FallBack);
     }
 
@@ -114,7 +114,7 @@ impl World {
         let down_ns = self.shared.random.scaled(MS, SECOND);
         // If it is down, the first machine is on its way already.
         self.kill_target(false, down_ns);
-        self.machine = Machine::First;
+        self.target.machine = Machine::First;
         self.hosts.iter().for_each(|host| host.wake_lanes(&mut self.shared));
         if !self.shared.disk.is_filled(1, foreign_block) {
             self.shared.find("a host has written to the disk of the second machine");
@@ -126,7 +126,7 @@ impl World {
     /// # Errors
     /// If it has succeeded there.
     pub(super) fn judge_machine(&self, command: &Command) -> Result<(), Finding> {
-        match self.machine {
+        match self.target.machine {
             Machine::Second { since_ns: Some(since_ns) } if command.begin_ns > since_ns => {
                 Err(format!("succeeded, though another machine answers since {since_ns} ns"))
             }

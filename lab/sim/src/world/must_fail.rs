@@ -17,12 +17,12 @@ impl World {
             Kind::Deallocate { .. } => !self.shared.scenario.disk.supports_ranges,
             _ => false,
         };
-        if is_hint || !self.machine.is_first() {
+        if is_hint || !self.target.machine.is_first() {
             return Ok(());
         }
         let first_end = self.shared.scenario.block_count;
         let is_of_first = command.lba < first_end || matches!(command.kind, Kind::FlushAll);
-        if let Some(since_ns) = self.closed_since_ns
+        if let Some(since_ns) = self.first.closed_since_ns
             && is_of_first
             && command.begin_ns > since_ns
         {
@@ -57,7 +57,7 @@ impl World {
     /// A pair has succeeded: notes the commands that were out beside it, on its blocks.
     pub(super) fn note_beside_pair(&mut self, pair: &Command) {
         let lbas = pair.lba..pair.lba + u64::from(pair.blocks);
-        let beside = self.commands.values().filter(|command| command.touches(&lbas));
+        let beside = self.commands.out.values().filter(|command| command.touches(&lbas));
         let event = |command: &Command| match command.kind {
             Kind::Copy { .. } => Some("pair beside a Copy"),
             Kind::WriteZeroes { .. } => Some("pair beside a Write Zeroes"),
@@ -67,7 +67,7 @@ impl World {
             _ => None,
         };
         let mut reached: Vec<&str> = beside.filter_map(event).collect();
-        if self.short_until_ns.is_some_and(|until_ns| until_ns >= pair.begin_ns) {
+        if self.first.was_short_since(pair.begin_ns) {
             reached.push("pair beside a resize");
         }
         reached.into_iter().for_each(|event| self.shared.reach_event(event));

@@ -324,8 +324,8 @@ impl World {
 
     /// The operator changes the memory of the key-value namespace.
     pub(super) fn resize_pairs(&mut self, share: u8) {
-        let is_late = self.stage > Stage::Settle || !self.machine.is_first();
-        if is_late || self.reactors.is_empty() {
+        let is_late = self.progress.stage > Stage::Settle || !self.target.machine.is_first();
+        if is_late || !self.target.is_up() {
             return;
         }
         let Some(Store::Keys(store)) = self.pairs.as_ref().and_then(|pairs| pairs.store.as_ref()) else {
@@ -349,10 +349,12 @@ impl World {
     pub(super) fn run_client(&mut self, actor: Actor) -> bool {
         let Some(pairs) = &mut self.pairs else { return false };
         let Some(index) = actor.checked_sub(pairs.first_actor) else { return false };
-        let task = match self.stage {
+        let task = match self.progress.stage {
             Stage::Work => {
                 let left = pairs.settings.client_command_limit.saturating_sub(pairs.sent_counts[index]);
-                Task::Work(left.min(self.shared.scenario.command_count.saturating_sub(self.submitted_count)))
+                Task::Work(
+                    left.min(self.shared.scenario.command_count.saturating_sub(self.commands.turn_count)),
+                )
             }
             Stage::Settle | Stage::Flush => Task::Settle,
             Stage::Read if index == 0 => Task::Read,
@@ -368,9 +370,9 @@ impl World {
         let has_acknowledged = pairs.model.acknowledged_count > acknowledged_count;
         pairs.sent_counts[index] += sent_count;
         if task != Task::Read {
-            self.submitted_count += sent_count;
+            self.commands.turn_count += sent_count;
         }
-        self.ended_count += answer_count;
+        self.commands.ended_count += answer_count;
         if sent_count > 0 {
             self.fire_faults();
         }
@@ -382,9 +384,9 @@ impl World {
 
     /// A change was answered: a power cut that waits for that comes now.
     fn cut_at_answer(&mut self) {
-        if self.stage == Stage::Work
+        if self.progress.stage == Stage::Work
             && self.choice.one_in(4)
-            && let Some(at) = self.held_cuts.pop()
+            && let Some(at) = self.faults.held_cuts.pop()
         {
             self.shared.at(self.shared.now_ns, Event::Fault(at));
         }
@@ -396,9 +398,9 @@ impl World {
         if self.pairs.is_none() || !self.choice.one_in(3) {
             return false;
         }
-        self.submitted_count += 1;
+        self.commands.turn_count += 1;
         // Draws of their own leave the others as they are.
-        let mut rare = Random::of(self.shared.scenario.chance, 46, &[self.next_command]);
+        let mut rare = Random::of(self.shared.scenario.chance, 46, &[self.commands.next]);
         if rare.one_in(BATCH_ONE_IN) && self.hosts[host].lanes[lane].core.has_room(2) {
             self.submit_batch((host, lane), &namespace, &mut rare);
             return true;
@@ -424,12 +426,12 @@ impl World {
         buffer: Option<Vec<u8>>,
         what: What,
     ) {
-        let number = self.next_command;
-        self.next_command += 1;
+        let number = self.commands.next;
+        self.commands.next += 1;
         self.shared.say(|| format!("host {host} lane {lane}: {number} is {what:?}"));
         let (begin_ns, at) = (self.shared.now_ns, &self.hosts[host]);
         let (loss_count, host_loss_count) = (at.lanes[lane].loss_count, at.loss_count);
-        let covered_losses = self.covered_losses[host];
+        let covered_losses = self.records[host].covered_losses;
         let command_of =
             PairCommand { host, lane, begin_ns, loss_count, host_loss_count, covered_losses, what };
         if let Some(pairs) = &mut self.pairs {
@@ -534,7 +536,7 @@ impl World {
         let (number, result) = (completion.user, completion.result);
         self.shared.trace.note(self.shared.now_ns, number);
         self.shared.say(|| format!("host {host} lane {lane}: {number} ends with {result:?}"));
-        self.ended_count += 1;
+        self.commands.ended_count += 1;
         if (command.host, command.lane) != (host, lane) {
             self.shared.find(format!("command {number} ends on another lane"));
             return None;
@@ -557,7 +559,10 @@ impl World {
         if is_flush {
             // A report of losses is for all namespaces.
             match result {
-                Ok(_) => self.covered_losses[host] = self.covered_losses[host].max(host_loss_count),
+                Ok(_) => {
+                    self.records[host].covered_losses =
+                        self.records[host].covered_losses.max(host_loss_count);
+                }
                 Err(Failure::Unflushed) => self.model.excuse_host(host),
                 Err(_) => self.model.on_failed_flush(host, None),
             }

@@ -18,7 +18,7 @@ impl World {
     pub(super) fn separate_steps(&mut self) -> Vec<Step> {
         let settings = self.shared.scenario.separate.clone();
         let (Some(settings), Some((_, files))) = (settings, &mut self.separate) else { return Vec::new() };
-        if !self.machine.is_first() {
+        if !self.target.machine.is_first() {
             return Vec::new();
         }
         let subsystem: Nqn = SEPARATE_SUBSYSTEM.parse().expect("a name");

@@ -260,8 +260,8 @@ impl World {
     }
 
     fn number(&mut self) -> u64 {
-        self.next_command += 1;
-        self.next_command - 1
+        self.commands.next += 1;
+        self.commands.next - 1
     }
 
     /// A command that begins now.
@@ -276,7 +276,7 @@ impl World {
             lane,
             loss_count: at.lanes[lane].loss_count,
             host_loss_count: at.loss_count,
-            covered_losses: self.covered_losses[host],
+            covered_losses: self.records[host].covered_losses,
         }
     }
 
@@ -328,7 +328,7 @@ impl World {
                 .for_each(|(lba, &source)| self.model.begin_copy(source, lba, number, now_ns));
         }
         let command_of = self.command(kind, (lba, blocks), host, lane);
-        self.commands.insert(number, command_of);
+        self.commands.out.insert(number, command_of);
         if let Err(refused) = self.hosts[host].lanes[lane].core.submit(command, buffer, number) {
             self.shared.find(format!("command {number} was refused: {}", refused.reason));
         }
@@ -387,7 +387,7 @@ impl World {
         for ((number, kind), half) in [first, second].into_iter().zip(halves).zip(&pair) {
             self.tell_begin(number, (host, lane), half.sqe(), &kind, lba..lba + u64::from(blocks));
             let command = self.command(kind, (lba, blocks), host, lane);
-            self.commands.insert(number, command);
+            self.commands.out.insert(number, command);
         }
         if let Err((reason, _)) =
             self.hosts[host].lanes[lane].core.submit_pair(pair, buffers, [first, second])

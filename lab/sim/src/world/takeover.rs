@@ -27,12 +27,20 @@ const RESTART_NS: u64 = 100 * MS;
 const WRITE_WAIT_NS: u64 = 20 * MS;
 const WRITE_POLL_NS: u64 = 20 * US;
 
-impl World {
+/// Processes that wait: a rival for the lock of the storage, a kill for a write.
+#[derive(Debug, Default)]
+pub(super) struct Takeover {
+    pub(super) is_rival_waiting: bool,
+    /// Until when a kill waits.
+    kill_waits_until_ns: Option<u64>,
+}
+
+impl Takeover {
     /// Whether a kill waits until a write is under way: it comes again soon.
-    pub(super) fn waits_for_write(&mut self, kill: Event) -> bool {
-        let Shared { scenario, disk, log_disk, now_ns, .. } = &self.shared;
+    pub(super) fn waits_for_write(&mut self, shared: &mut Shared, is_target_up: bool, kill: Event) -> bool {
+        let Shared { scenario, disk, log_disk, now_ns, .. } = shared;
         let now_ns = *now_ns;
-        let is_wanted = scenario.kills_at_writes && !self.reactors.is_empty();
+        let is_wanted = scenario.kills_at_writes && is_target_up;
         if !is_wanted || disk.is_written() || log_disk.is_written() {
             self.kill_waits_until_ns = None;
             return false;
@@ -41,10 +49,12 @@ impl World {
             self.kill_waits_until_ns = None;
             return false;
         }
-        self.shared.at(now_ns + WRITE_POLL_NS, kill);
+        shared.at(now_ns + WRITE_POLL_NS, kill);
         true
     }
+}
 
+impl World {
     /// A process starts.
     pub(super) fn begin_process(&mut self, is_rival: bool) {
         let until_ns = self.shared.now_ns + LOCK_WAIT_NS;
@@ -54,19 +64,19 @@ impl World {
     /// A process tries to lock its storage, and serves if it can.
     pub(super) fn try_lock(&mut self, until_ns: u64, is_rival: bool) {
         let now_ns = self.shared.now_ns;
-        let is_served = !self.reactors.is_empty();
-        if is_rival && (!self.machine.is_first() || self.stage > Stage::Settle) {
-            self.is_rival_waiting = false;
+        let is_served = self.target.is_up();
+        if is_rival && (!self.target.machine.is_first() || self.progress.stage > Stage::Settle) {
+            self.takeover.is_rival_waiting = false;
             return;
         }
-        let disk = self.machine.disk();
+        let disk = self.target.machine.disk();
         if !is_served && !self.is_storage_locked(disk) {
             let Shared { disk: blocks, log_disk, .. } = &self.shared;
             if blocks.is_written_by_dead(disk) || log_disk.is_written_by_dead(LOG_FILE) {
                 return self.shared.find("a target can lock its storage, and writes of the last one go on");
             }
             if is_rival {
-                self.is_rival_waiting = false;
+                self.takeover.is_rival_waiting = false;
                 self.shared.reach_event("second target takes over");
             }
             return self.start_target();
@@ -82,7 +92,7 @@ impl World {
         }
         self.shared.say(|| "a target that starts is refused: its storage is in use".into());
         if is_rival {
-            self.is_rival_waiting = false;
+            self.takeover.is_rival_waiting = false;
         }
         if is_served {
             self.shared.reach_event("target refused: another one serves");
@@ -101,10 +111,13 @@ impl World {
 
     /// A second process starts; the first is killed after a while, or not.
     pub(super) fn start_rival(&mut self, kills_after_ns: Option<u64>) {
-        if self.stage > Stage::Settle || !self.machine.is_first() || self.is_rival_waiting {
+        if self.progress.stage > Stage::Settle
+            || !self.target.machine.is_first()
+            || self.takeover.is_rival_waiting
+        {
             return;
         }
-        self.is_rival_waiting = true;
+        self.takeover.is_rival_waiting = true;
         self.begin_process(true);
         if let Some(ns) = kills_after_ns {
             self.shared.at(self.shared.now_ns + ns, Event::Oust);
@@ -113,7 +126,7 @@ impl World {
 
     /// The process that serves is killed, for one that waits.
     pub(super) fn oust(&mut self) {
-        if self.is_rival_waiting && self.stage <= Stage::Settle {
+        if self.takeover.is_rival_waiting && self.progress.stage <= Stage::Settle {
             let down_ns = self.shared.random.scaled(MS, 20 * SECOND);
             self.kill_target(false, down_ns);
         }

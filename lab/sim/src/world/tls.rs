@@ -10,7 +10,7 @@ impl World {
     /// The operator gives the target another key of TLS, in place of the one before. Connected hosts stay.
     pub(super) fn change_tls_key(&mut self) {
         let has_key = matches!(self.shared.scenario.tls, TlsPolicy::Allowed | TlsPolicy::Required);
-        if !has_key || self.stage > Stage::Settle || !self.machine.is_first() {
+        if !has_key || self.progress.stage > Stage::Settle || !self.target.machine.is_first() {
             return;
         }
         self.shared.tls_keys.begin_change();

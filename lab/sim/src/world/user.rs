@@ -36,15 +36,15 @@ impl World {
         if !self.shared.findings.is_empty() {
             return;
         }
-        let before = self.next_command;
-        match self.stage {
+        let before = self.commands.next;
+        match self.progress.stage {
             _ if self.hosts[host].is_shut_out => {}
             Stage::Work => self.submit_some(host, lane),
             Stage::Flush => self.submit_flush(host, lane),
             Stage::Read => self.submit_reads(host, lane),
             Stage::Settle | Stage::Close | Stage::Stop | Stage::Over => {}
         }
-        if self.next_command > before
+        if self.commands.next > before
             && let Err(cause) = self.hosts[host].flush_lane(&mut self.shared, lane)
         {
             self.hosts[host].lose_lane(&mut self.shared, lane, cause);
@@ -82,9 +82,9 @@ impl World {
             if !is_deep || self.choice.one_in(3) {
                 user.next_ns = now_ns + pause_ns;
             }
-            self.submitted_count += 1;
+            self.commands.turn_count += 1;
             if self.shared.scenario.commands.as_ref().is_none_or(|kept| kept.contains(&command)) {
-                self.submitted.push(command);
+                self.commands.submitted.push(command);
                 self.submit_one(host, lane);
             }
         }
@@ -106,21 +106,21 @@ impl World {
     fn submit_flush(&mut self, host: usize, lane: usize) {
         let Some(namespace) = self.hosts[host].namespace.clone() else { return };
         // One flush covers what all hosts have written; it comes again until it is done.
-        if host == 0 && lane == 0 && self.commands.is_empty() && !self.had_last_cut {
+        if host == 0 && lane == 0 && self.commands.out.is_empty() && !self.progress.had_last_cut {
             self.submit(host, lane, namespace.flush(), Kind::Flush, (0, 0));
         }
     }
 
     fn submit_reads(&mut self, host: usize, lane: usize) {
         while self.hosts[host].lanes[lane].core.has_room(1)
-            && let Some(lba) = self.left_to_read.pop()
+            && let Some(lba) = self.progress.left_to_read.pop()
         {
             // As many of those behind it as one command reads.
-            let blocks_max = self.shared.scenario.blocks_max_at(lba).min(self.last_read_blocks_max);
+            let blocks_max = self.shared.scenario.blocks_max_at(lba).min(self.progress.read_blocks_max);
             let mut blocks = 1;
             while blocks < blocks_max
                 && lba + u64::from(blocks) != self.shared.scenario.block_count
-                && self.left_to_read.pop_if(|next| *next == lba + u64::from(blocks)).is_some()
+                && self.progress.left_to_read.pop_if(|next| *next == lba + u64::from(blocks)).is_some()
             {
                 blocks += 1;
             }
@@ -129,7 +129,7 @@ impl World {
                 Some(read) => self.submit(host, lane, read, Kind::Read, (lba, blocks)),
                 None => {
                     // The host does not know yet that the namespace is longer again.
-                    self.left_to_read.extend((lba..lba + u64::from(blocks)).rev());
+                    self.progress.left_to_read.extend((lba..lba + u64::from(blocks)).rev());
                     let actor = self.hosts[host].lanes[lane].actor;
                     self.shared.wake_at(actor, self.shared.now_ns + 10_000_000);
                     return;
@@ -140,19 +140,15 @@ impl World {
 
     /// Cancels a command that is out.
     pub(crate) fn cancel_one(&mut self) {
-        let of_blocks = self.commands.iter().map(|(number, command)| (*number, command.host, command.lane));
+        let of_blocks =
+            self.commands.out.iter().map(|(number, command)| (*number, command.host, command.lane));
         let of_pairs = self.pairs.iter().flat_map(Pairs::of_hosts);
         let out: Vec<(u64, usize, usize)> = of_blocks.chain(of_pairs).collect();
         if out.is_empty() {
             return;
         }
         let (number, host, lane) = self.shared.random.pick(&out);
-        self.cancelled.insert(number);
-        match self.commands.get(&number).map(|command| &command.kind) {
-            Some(Kind::PairCompare) => self.cancelled.insert(number + 1),
-            Some(Kind::PairWrite { .. }) => self.cancelled.insert(number - 1),
-            _ => false,
-        };
+        self.commands.cancel(number);
         self.shared.tell(About::Command(number), || format!("host {host} lane {lane}: is cancelled"));
         self.hosts[host].lanes[lane].core.cancel(number);
         self.hosts[host].act_lane(&mut self.shared, lane);
