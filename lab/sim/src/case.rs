@@ -105,7 +105,7 @@ impl Case {
                 set(&mut scenario, *value);
             }
         }
-        scenario.commands.clone_from(&self.commands);
+        scenario.load.commands.clone_from(&self.commands);
         if self.chance > 0 {
             scenario.chance = Random::of(self.seed, 25, &[self.chance]).next();
         }
@@ -131,7 +131,7 @@ mod tests {
             "--seed 7 --commands 0.1.2,3.0.15 --faults none --set hosts=1,late-segments=0 --chance 4"
         );
         let scenario = case.scenario();
-        assert!(scenario.faults.is_empty() && scenario.host_count == 1 && scenario.network.late == 0);
+        assert!(scenario.faults.is_empty() && scenario.hosts.count == 1 && scenario.network.late == 0);
         assert_eq!(Case::parse(7, None, None, None, 0), Ok(Case::of(7)));
         for (commands, set) in [(Some("1.2"), None), (None, Some("hosts")), (None, Some("ghosts=1"))] {
             assert!(Case::parse(7, commands, None, set, 0).is_err(), "{commands:?} {set:?}");

@@ -158,13 +158,13 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
             hostid: HostId::from_bytes([index as u8 + 1; 16]),
             subsystem,
             is_discovery,
-            keep_alive_ms: scenario.keep_alive_ms,
-            queue_pairs: scenario.lanes_per_host,
-            is_flow_control_disabled: !scenario.has_flow_control,
+            keep_alive_ms: scenario.hosts.keep_alive_ms,
+            queue_pairs: scenario.hosts.lane_count,
+            is_flow_control_disabled: !scenario.hosts.has_flow_control,
         },
         credentials: credentials(scenario, index).filter(|_| !is_discovery).map(Arc::new),
         reauthenticate: scenario.reauthenticate(),
-        concat: scenario.tls == TlsPolicy::Concatenated && !is_discovery,
+        concat: scenario.security.tls == TlsPolicy::Concatenated && !is_discovery,
         offer: offer(scenario),
         connect_timeout_ns: 3 * SECOND,
         admin_timeout_ns: 10 * SECOND,
@@ -178,7 +178,11 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
 }
 
 fn offer(scenario: &Scenario) -> HostOffer {
-    HostOffer { alignment: scenario.host_alignment, digests: scenario.digests, r2t_limit: scenario.r2t_limit }
+    HostOffer {
+        alignment: scenario.hosts.alignment,
+        digests: scenario.security.digests,
+        r2t_limit: scenario.hosts.r2t_limit,
+    }
 }
 
 impl Host {
@@ -187,15 +191,19 @@ impl Host {
         let lane = |number: u16| {
             let mut core = LaneCore::new(LaneSettings {
                 qid: Qid::new(number),
-                depth: scenario.depth,
+                depth: scenario.hosts.depth,
                 offer: offer(scenario),
                 in_capsule_bytes_max: u32::MAX,
                 connect_timeout_ns: 3 * SECOND,
-                command_timeout_ns: scenario.command_timeout_ns,
+                command_timeout_ns: scenario.hosts.command_timeout_ns,
                 retry_limit: 5,
-                path_timeout_ns: scenario.path_timeout_ns,
+                path_timeout_ns: scenario.hosts.path_timeout_ns,
                 fast_fail_ns: None,
-                replay: if scenario.is_replayed { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
+                replay: if scenario.hosts.is_replayed {
+                    ReplayPolicy::Idempotent
+                } else {
+                    ReplayPolicy::ReadsOnly
+                },
                 reauthenticate: scenario.reauthenticate(),
             });
             core.share_flush_epoch(flush_epoch.clone());
@@ -220,7 +228,7 @@ impl Host {
             association: AssociationMachine::new(settings, 0),
             link: HostLink::default(),
             inbox: VecDeque::new(),
-            lanes: (1..=scenario.lanes_per_host).map(lane).collect(),
+            lanes: (1..=scenario.hosts.lane_count).map(lane).collect(),
             namespace: None,
             second: None,
             third: None,
@@ -237,8 +245,8 @@ impl Host {
             misled_until_ns: None,
             is_reset: false,
             tls_key: 0,
-            other_key_count: scenario.other_key_count,
-            clear_count: scenario.clear_count,
+            other_key_count: scenario.security.other_key_count,
+            clear_count: scenario.security.clear_count,
             is_key_replaced: false,
             has_failed_handshake: false,
             dialled_ns: 0,
@@ -250,7 +258,8 @@ impl Host {
 
     /// One of the discovery service.
     pub(crate) fn scout(scenario: &Scenario, index: usize, actor: Actor) -> Self {
-        let scenario = Scenario { lanes_per_host: 0, ..scenario.clone() };
+        let mut scenario = scenario.clone();
+        scenario.hosts.lane_count = 0;
         let association = AssociationMachine::new(settings(&scenario, index, true), 0);
         Self {
             association,
@@ -397,7 +406,7 @@ impl Host {
 
     /// The protection of the next connection.
     fn channel(&self, shared: &Shared, has_generated_key: bool) -> Channel {
-        match shared.scenario.tls {
+        match shared.scenario.security.tls {
             _ if has_generated_key => Channel::Generated,
             TlsPolicy::Off | TlsPolicy::Concatenated => Channel::Clear,
             TlsPolicy::Allowed if !self.index.is_multiple_of(2) => Channel::Clear,
@@ -530,7 +539,7 @@ impl Host {
 
     /// The threads of this host do not run for a while.
     pub(crate) fn freeze(&self, shared: &mut Shared, ns: u64) {
-        if ns > u64::from(shared.scenario.keep_alive_ms) * MS + 2 * SECOND {
+        if ns > u64::from(shared.scenario.hosts.keep_alive_ms) * MS + 2 * SECOND {
             shared.reach_event("host silent beyond its keep-alive");
         }
         shared.stall(self.actor, ns);

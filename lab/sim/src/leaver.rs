@@ -305,7 +305,7 @@ impl Leaver {
                     patience: Duration::ZERO,
                 };
                 data = host.connect_data(Cntlid::DYNAMIC).as_bytes().to_vec();
-                let kato_ms = shared.scenario.keep_alive_ms;
+                let kato_ms = shared.scenario.hosts.keep_alive_ms;
                 ConnectCommand { kato_ms, ..host.connect_command(0, ENTRIES) }.to_sqe()
             }
             Step::Enable => Sqe::property_set(Property::CC, cc.bits().into()),

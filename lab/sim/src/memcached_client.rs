@@ -210,7 +210,7 @@ impl MemcachedClient {
                     }
                     left -= 1;
                     if self.choice.one_in(3) {
-                        self.next_ns = shared.now_ns + self.choice.below(shared.scenario.think_ns) + 1;
+                        self.next_ns = shared.now_ns + self.choice.below(shared.scenario.load.think_ns) + 1;
                     }
                 }
                 leaves = self.choice.one_in(400);

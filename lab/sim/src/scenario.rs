@@ -5,26 +5,36 @@
 mod blocks;
 mod bounds;
 mod clocks;
+mod disk;
 mod fault;
+mod hosts;
+mod load;
+mod network;
+mod second;
 mod separate;
+mod target;
 mod trust;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use proto::WINDOW_COUNT_MAX;
 use proto::host_namespaces::NamespaceInfo;
-use proto::zero_copy::Policy as ZeroCopy;
-use security::group::Group;
-use subsystem::config::{TimeoutConfig, TlsPolicy};
+use subsystem::config::TlsPolicy;
 use subsystem::limits::Limits;
 use wire::id::Nsid;
 use wire::pdu::{DataAlignment, Digests};
 
-pub(crate) use self::blocks::BadBlocks;
+pub(crate) use self::blocks::FirstScenario;
 pub(crate) use self::clocks::WALL_AHEAD_S;
+pub(crate) use self::disk::DiskSettings;
 pub(crate) use self::fault::{ErrorOf, Fault};
+use self::hosts::HostScenario;
+use self::load::{LoadScenario, Mix};
+use self::network::NetworkSettings;
+use self::second::SecondScenario;
 pub(crate) use self::separate::SeparateSettings;
+use self::target::TargetScenario;
+use self::trust::SecurityScenario;
 use crate::coverage::{Waiting, WireLimits};
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
@@ -59,331 +69,43 @@ const SEPARATE_ONE_IN: u64 = 6;
 /// One run of this number is long.
 const LONG_ONE_IN: u64 = 200;
 
-/// Weight of each command.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mix {
-    pub(crate) read: u32,
-    pub(crate) write: u32,
-    pub(crate) durable_write: u32,
-    pub(crate) flush: u32,
-    pub(crate) write_zeroes: u32,
-    pub(crate) deallocate: u32,
-    pub(crate) compare: u32,
-    pub(crate) compare_and_write: u32,
-    pub(crate) verify: u32,
-    pub(crate) copy: u32,
-    /// A Flush of all namespaces.
-    pub(crate) flush_all: u32,
-    /// Dataset Management that only gives hints.
-    pub(crate) hint: u32,
-    /// Commands that must be refused.
-    pub(crate) refused: u32,
-}
-
-/// Permanent behaviour of the network.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NetworkSettings {
-    /// The shortest way, ns; each connection adds its own.
-    pub(crate) latency_ns: u64,
-    pub(crate) jitter_ns: u64,
-    /// Bytes that may be on their way in one direction.
-    pub(crate) capacity: usize,
-    /// Maximum bytes of the pieces that sends are cut into.
-    pub(crate) piece_max: usize,
-    /// Pieces that arrive late, per million, and how late.
-    pub(crate) late: u32,
-    pub(crate) late_ns: u64,
-    /// Sends that take less than would fit, per million.
-    pub(crate) short: u32,
-    /// Pieces with a wrong bit, per million.
-    pub(crate) corrupt: u32,
-}
-
-/// Permanent behaviour of the disk.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DiskSettings {
-    pub(crate) latency_ns: u64,
-    pub(crate) jitter_ns: u64,
-    /// Operations that take very long, per million, and how long.
-    pub(crate) slow: u32,
-    pub(crate) slow_ns: u64,
-    /// Additional time of a flush, ns: much longer than that of a write, on many a disk.
-    pub(crate) flush_ns: u64,
-    /// Operations that never end by themselves, per million.
-    pub(crate) stuck: u32,
-    /// Operations that fail in passing, per million.
-    pub(crate) passing: u32,
-    /// Reads and writes that stop short, per million.
-    pub(crate) short: u32,
-    /// Reads that fail, per million.
-    pub(crate) read_error: u32,
-    /// Writes that fail, per million.
-    pub(crate) write_error: u32,
-    /// Flushes and durable writes that fail, per million.
-    pub(crate) sync_error: u32,
-    /// Whether ranges can be punched and zeroed.
-    pub(crate) supports_ranges: bool,
-    /// Operations that may run at once.
-    pub(crate) limit: usize,
-}
-
-impl DiskSettings {
-    /// This disk without failures for good, and without passing ones that are as frequent as to come to the same.
-    pub(crate) fn without_errors(self) -> Self {
-        let (passing, short) = (self.passing / 8, self.short / 8);
-        Self { stuck: 0, passing, short, read_error: 0, write_error: 0, sync_error: 0, ..self }
-    }
-}
-
 /// Everything that a seed decides in advance.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     /// Seed of the chance events of the run.
     pub(crate) chance: u64,
-    pub(crate) reactor_count: u16,
-    pub(crate) host_count: usize,
-    pub(crate) lanes_per_host: u16,
-    pub(crate) depth: u16,
-    /// In RAM that outlives the target; on a disk otherwise.
-    pub(crate) is_memory: bool,
-    pub(crate) block_bytes: u32,
-    pub(crate) block_count: u64,
-    /// The LBA of the first block of the model: commands name no lower one.
-    pub(crate) first_block: u64,
-    pub(crate) bad: BadBlocks,
-    /// Ranges that one deallocation names at most.
-    pub(crate) deallocated_ranges_max: u64,
-    /// A page of the kernel.
-    pub(crate) page_bytes: usize,
-    /// The grains that the storage below prefers for writes, and for deallocation.
-    pub(crate) write_grain_bytes: u32,
-    pub(crate) deallocate_grain_bytes: u32,
-    pub(crate) blocks_max: u32,
-    /// The second namespace in the words of a configuration: RAM that outlives the target, behind filters.
-    pub(crate) second: Option<String>,
-    /// Its blocks; 0 without it. In the model they follow those of the first.
-    pub(crate) second_block_count: u64,
-    pub(crate) second_block_bytes: u32,
-    pub(crate) digests: Digests,
-    /// R2Ts of a command that a host accepts at once.
-    pub(crate) r2t_limit: u32,
-    pub(crate) has_flow_control: bool,
-    /// Limits of the target.
-    pub(crate) limits: Limits,
-    pub(crate) timeouts: TimeoutConfig,
-    /// All hosts have one IP address.
-    pub(crate) shares_address: bool,
-    /// Data of one C2HData, bytes.
-    pub(crate) c2h_data_bytes: u32,
-    /// Alignment of data in PDUs to a host.
-    pub(crate) host_alignment: DataAlignment,
-    pub(crate) keep_alive_ms: u32,
-    pub(crate) command_timeout_ns: u64,
-    /// How long hosts hold commands whose namespace cannot be reached, ns.
-    pub(crate) path_timeout_ns: u64,
-    /// Writes are sent again after a reconnect.
-    pub(crate) is_replayed: bool,
     /// Both ends learn of the end of a connection soon, so that no write of an old association may meet a new one.
     pub(crate) is_prompt: bool,
-    /// Bytes of a reactor's pool that are left free.
-    pub(crate) pool_bytes: usize,
-    pub(crate) command_count: u64,
-    /// Those of one lane.
-    pub(crate) lane_command_count: u64,
-    /// Those that are submitted: all without a list.
-    pub(crate) commands: Option<BTreeSet<CommandId>>,
-    pub(crate) think_ns: u64,
-    pub(crate) mix: Mix,
+    pub(crate) target: TargetScenario,
+    pub(crate) hosts: HostScenario,
+    pub(crate) security: SecurityScenario,
+    pub(crate) load: LoadScenario,
+    pub(crate) first: FirstScenario,
+    pub(crate) second: SecondScenario,
+    /// The key-value namespace.
+    pub(crate) pairs: Option<PairSettings>,
+    /// A host with separate queues.
+    pub(crate) separate: Option<SeparateSettings>,
     pub(crate) network: NetworkSettings,
     pub(crate) disk: DiskSettings,
-    /// Threads that run late, per million wake-ups, and how late.
-    pub(crate) late: u32,
-    pub(crate) late_ns: u64,
-    /// Threads of the target are held up now and then after they have read the clock, and act on an older time.
-    pub(crate) has_old_clocks: bool,
     /// Events, by the number of commands submitted before.
     pub(crate) faults: Vec<(u64, Fault)>,
     /// Power cuts wait for the next flush or durable write that is answered.
     pub(crate) cuts_at_answers: bool,
     /// The run ends with a power cut, after a flush, and a look at every block.
     pub(crate) ends_with_power_cut: bool,
-    /// Calls of the target that its kernel refuses, per million.
-    pub(crate) refusals: u32,
-    /// The target stops only once it has forgotten its peers.
-    pub(crate) stops_late: bool,
-    /// Writes that a killed target has given to the device go on without it.
-    pub(crate) writes_outlive_kill: bool,
-    /// Kills wait until such a write is under way.
-    pub(crate) kills_at_writes: bool,
-    /// Which answers the target sends without a copy.
-    pub(crate) zero_copy: ZeroCopy,
-    /// Hosts that keep a connection to the discovery service, and read its log.
-    pub(crate) scout_count: usize,
-    /// A host that comes and goes.
-    pub(crate) has_leaver: bool,
-    /// A host with separate queues.
-    pub(crate) separate: Option<SeparateSettings>,
-    /// Hosts authenticate with this group, and see the target's secret.
-    pub(crate) authentication: Option<Group>,
-    /// Interval at which they do so again, ms; 0 for once only.
-    pub(crate) reauthenticate_ms: u32,
-    /// Whether hosts and target speak TLS: those with even numbers, where it is allowed.
-    pub(crate) tls: TlsPolicy,
-    /// Attempts of each host to connect with a key that the target does not have, before those with the right one, and
-    /// attempts without TLS before these, where TLS is required.
-    pub(crate) other_key_count: u8,
-    pub(crate) clear_count: u8,
-    /// Sends before which a host changes its key of the connection, per million.
-    pub(crate) key_updates: u32,
-    /// The key-value namespace.
-    pub(crate) pairs: Option<PairSettings>,
+}
+
+/// A rate in millionths, in one of this number of runs.
+fn rate(r: &mut Random, of: u64, low: u64, high: u64) -> u32 {
+    if r.one_in(of) { u32::try_from(r.scaled(low, high)).expect("a rate") } else { 0 }
 }
 
 impl Scenario {
-    #[allow(clippy::too_many_lines)] // One list of draws, whose order is part of what a seed means.
+    /// Draws a scenario. The order of the draws is part of what a seed means.
     pub(crate) fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed, 1);
-        let r = &mut random;
-        let is_prompt = r.one_in(3);
-        let is_memory = r.one_in(4);
-        let on = |r: &mut Random, of: u64, low: u64, high: u64| -> u32 {
-            if r.one_in(of) { u32::try_from(r.scaled(low, high)).expect("a rate") } else { 0 }
-        };
-        let block_bytes = r.pick(&[512, 512, 512, 512, 4096, 4096, 4096, 1024, 2048, 8192, 16_384, 65_536]);
-        let block_count = if r.one_in(3) { r.between(4, 8) } else { r.between(8, 96) };
-        let blocks_max = if r.one_in(4) { r.between(1, 64) } else { r.between(1, 8) };
-        let blocks_max = blocks_max.min(block_count).min(TRANSFER_BYTES_MAX / block_bytes);
-        // The least that every command can end with: a Compare takes two buffers at once, and room is left for a
-        // capsule.
-        let transfer_bytes = transfer_limit(blocks_max * block_bytes);
-        let digests =
-            r.pick(&[Digests::empty(), Digests::HEADER, Digests::DATA, Digests::all(), Digests::all()]);
-        let corrupt = if digests == Digests::all() { on(r, 2, 100, 20_000) } else { 0 };
-        let command_count = r.scaled(20, 300);
-        let network = NetworkSettings {
-            latency_ns: r.scaled(2 * US, if is_prompt { 200 * US } else { 2 * MS }),
-            jitter_ns: r.scaled(1, if is_prompt { 200 * US } else { 2 * MS }),
-            capacity: r.scaled(2048, 256 << 10) as usize,
-            piece_max: if r.one_in(3) { r.scaled(16, 512) } else { r.scaled(512, 64 << 10) } as usize,
-            late: if is_prompt { 0 } else { on(r, 3, 1000, 50_000) },
-            late_ns: r.scaled(MS, 2 * SECOND),
-            short: on(r, 2, 1000, 500_000),
-            corrupt,
-        };
-        // Small pieces are many: a connection is to live for a while.
-        let corrupt = network.corrupt.min(network.piece_max as u32 * 20);
-        let network = NetworkSettings { corrupt, ..network };
-        let has_disk_faults = r.one_in(2);
-        let error =
-            |r: &mut Random, of: u64, high: u64| if has_disk_faults { on(r, of, 500, high) } else { 0 };
-        let disk = DiskSettings {
-            latency_ns: r.scaled(1, 200 * US),
-            jitter_ns: r.scaled(1, MS),
-            slow: on(r, 4, 500, 20_000),
-            slow_ns: r.scaled(MS, 3 * SECOND),
-            flush_ns: 0,
-            stuck: 0,
-            passing: error(r, 3, 200_000),
-            short: error(r, 3, 300_000),
-            read_error: error(r, 3, 20_000),
-            write_error: error(r, 3, 20_000),
-            sync_error: error(r, 4, 50_000),
-            supports_ranges: !r.one_in(4),
-            limit: if r.one_in(4) { r.between(1, 4) as usize } else { 256 },
-        };
-        let weight = |r: &mut Random, of: u64, high: u64| if r.one_in(of) { 0 } else { r.below(high) as u32 };
-        let mix = Mix {
-            read: 10 + weight(r, 9, 60),
-            write: 10 + weight(r, 9, 60),
-            durable_write: weight(r, 2, 30),
-            flush: weight(r, 3, 20),
-            write_zeroes: weight(r, 2, 15),
-            deallocate: weight(r, 2, 15),
-            compare: weight(r, 2, 15),
-            compare_and_write: if r.one_in(3) { r.below(50) as u32 } else { 0 },
-            verify: weight(r, 2, 5),
-            copy: 0,
-            flush_all: 0,
-            hint: 0,
-            refused: 0,
-        };
-        let mut scenario = Self {
-            seed,
-            reactor_count: r.between(1, 3) as u16,
-            host_count: if r.one_in(3) { 2 } else { 1 },
-            lanes_per_host: r.between(1, 3) as u16,
-            depth: r.scaled(1, 32) as u16,
-            is_memory,
-            block_bytes: block_bytes as u32,
-            block_count,
-            first_block: 0,
-            bad: BadBlocks::default(),
-            deallocated_ranges_max: 4,
-            page_bytes: 4096,
-            write_grain_bytes: 512,
-            deallocate_grain_bytes: 512,
-            blocks_max: blocks_max as u32,
-            second: None,
-            second_block_count: 0,
-            second_block_bytes: 0,
-            digests,
-            r2t_limit: r.between(1, 4) as u32,
-            has_flow_control: r.one_in(3),
-            limits: Limits {
-                in_capsule_bytes: r.pick(&[0, 512, 4096, 8192, 8192]),
-                transfer_bytes_max: transfer_bytes as u32,
-                ..Limits::default()
-            },
-            timeouts: TimeoutConfig::default(),
-            shares_address: false,
-            c2h_data_bytes: transfer_bytes as u32,
-            host_alignment: DataAlignment::NONE,
-            keep_alive_ms: r.pick(&[1000, 5000, 10_000]),
-            command_timeout_ns: r.pick(&[SECOND, 5 * SECOND, 30 * SECOND]),
-            path_timeout_ns: 30 * SECOND,
-            is_replayed: is_prompt && r.one_in(2),
-            is_prompt,
-            pool_bytes: if r.one_in(3) {
-                // As small as a configuration may have it, and somewhat more.
-                (transfer_bytes * r.between(4, 8)) as usize
-            } else {
-                POOL_BYTES
-            },
-            command_count,
-            lane_command_count: 0,
-            commands: None,
-            chance: seed,
-            think_ns: r.scaled(US, 5 * MS),
-            mix,
-            network,
-            disk,
-            late: on(r, 3, 1000, 100_000),
-            late_ns: r.scaled(US, if is_prompt { MS } else { 500 * MS }),
-            has_old_clocks: Random::new(seed, 83).one_in(4),
-            faults: Vec::new(),
-            cuts_at_answers: false,
-            ends_with_power_cut: !is_memory && r.one_in(2),
-            refusals: 0,
-            stops_late: Random::new(seed, 71).one_in(2),
-            writes_outlive_kill: false,
-            kills_at_writes: false,
-            zero_copy: ZeroCopy::Off,
-            scout_count: 0,
-            has_leaver: false,
-            separate: None,
-            authentication: None,
-            reauthenticate_ms: 0,
-            tls: TlsPolicy::Off,
-            other_key_count: 0,
-            clear_count: 0,
-            key_updates: 0,
-            pairs: None,
-        };
-        scenario.draw_faults(r);
-        if r.one_in(3) {
-            scenario.zero_copy = ZeroCopy::From(r.scaled(1, 64 << 10) as u32);
-        }
+        let mut scenario = Self::draw_plain(seed);
         scenario.draw_more();
         scenario.draw_rest();
         scenario.draw_discovery();
@@ -406,8 +128,54 @@ impl Scenario {
         scenario.draw_admission();
         scenario.draw_tls();
         scenario.draw_separate();
-        let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
-        scenario.lane_command_count = scenario.command_count.div_ceil(lane_count);
+        scenario.load.lane_command_count =
+            scenario.load.command_count.div_ceil(scenario.hosts.lane_count_of_all());
+        scenario
+    }
+
+    /// What every run has, drawn from one stream.
+    fn draw_plain(seed: u64) -> Self {
+        let mut random = Random::new(seed, 1);
+        let r = &mut random;
+        let is_prompt = r.one_in(3);
+        let first = FirstScenario::draw(r);
+        let mut load = LoadScenario::draw(r, first.block_bytes, first.block_count);
+        // The least that every command can end with: a Compare takes two buffers at once, and room is left for a
+        // capsule.
+        let transfer_bytes = transfer_limit(u64::from(load.blocks_max) * u64::from(first.block_bytes));
+        let security = SecurityScenario::draw(r);
+        let corrupt = if security.digests == Digests::all() { rate(r, 2, 100, 20_000) } else { 0 };
+        load.draw_count(r);
+        let network = NetworkSettings::draw(r, is_prompt, corrupt);
+        let disk = DiskSettings::draw(r);
+        load.mix = Mix::draw(r);
+        let reactor_count = r.between(1, 3) as u16;
+        let mut hosts = HostScenario::draw(r);
+        let mut target = TargetScenario::draw(r, seed, reactor_count, transfer_bytes);
+        hosts.draw_timeouts(r, is_prompt);
+        target.draw_pool(r);
+        load.draw_think_time(r);
+        target.draw_threads(r, is_prompt);
+        let mut scenario = Self {
+            seed,
+            chance: seed,
+            is_prompt,
+            target,
+            hosts,
+            security,
+            load,
+            ends_with_power_cut: !first.is_memory && r.one_in(2),
+            first,
+            second: SecondScenario::default(),
+            pairs: None,
+            separate: None,
+            network,
+            disk,
+            faults: Vec::new(),
+            cuts_at_answers: false,
+        };
+        scenario.draw_faults(r);
+        scenario.target.draw_zero_copy(r);
         scenario
     }
 
@@ -418,37 +186,26 @@ impl Scenario {
         if !r.one_in(3) {
             return;
         }
-        self.scout_count = r.between(1, 3) as usize;
+        self.hosts.scout_count = r.between(1, 3) as usize;
         let change_count = if r.one_in(4) { 0 } else { r.scaled(1, 40) };
         // Those who change much at a time change it before it is read.
-        let rush = r.one_in(3).then(|| r.below(self.command_count));
+        let rush = r.one_in(3).then(|| r.below(self.load.command_count));
         for _ in 0..change_count {
-            let at = rush.unwrap_or_else(|| r.below(self.command_count));
+            let at = rush.unwrap_or_else(|| r.below(self.load.command_count));
             self.faults.push((at, Fault::Offer { step_count: r.scaled(1, 8) as u8 }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
-    }
-
-    /// A second namespace that cannot be reached at times, and hosts that wait for it that long. Again, the others stay
-    /// what they were.
-    fn draw_paths(&mut self) {
-        let mut random = Random::new(self.seed, 10);
-        let r = &mut random;
-        let Some(second) = self.second.as_mut().filter(|_| r.one_in(3)) else { return };
-        let kind = r.pick(&["", "", "read:", "write:", "flush:"]);
-        *second += &format!("&error={kind}{}%,as=unreachable,seed={}", r.between(1, 90), r.below(1000));
-        self.path_timeout_ns = r.pick(&[0, 50 * MS, 2 * SECOND, 30 * SECOND]);
     }
 
     /// A host that comes and goes; it knows no digests, so nothing may be damaged on the way. Again, the others stay
     /// what they were.
     fn draw_leaver(&mut self) {
         let mut random = Random::new(self.seed, 11);
-        self.has_leaver = random.one_in(4) && self.network.corrupt == 0;
+        self.hosts.has_leaver = random.one_in(4) && self.network.corrupt == 0;
         let mut random = Random::new(self.seed, 81);
-        if self.has_leaver && random.one_in(2) {
+        if self.hosts.has_leaver && random.one_in(2) {
             for _ in 0..random.between(1, 6) {
-                self.faults.push((random.below(self.command_count), Fault::SpaceLow));
+                self.faults.push((random.below(self.load.command_count), Fault::SpaceLow));
             }
             self.faults.sort_by_key(|(at, _)| *at);
         }
@@ -460,17 +217,17 @@ impl Scenario {
         let r = &mut random;
         if !r.one_in(SEPARATE_ONE_IN)
             || self.is_long()
-            || !matches!(self.tls, TlsPolicy::Off | TlsPolicy::Allowed)
+            || !matches!(self.security.tls, TlsPolicy::Off | TlsPolicy::Allowed)
         {
             return;
         }
         let settings = SeparateSettings::new(r, self);
-        let (limits, free) = (&mut self.limits, Limits::default());
+        let (limits, free) = (&mut self.target.limits, Limits::default());
         let connection_count = 1 + u32::from(settings.queue_count);
         let connections = limits.connection_count_max + connection_count;
         limits.connection_count_max = connections.min(free.connection_count_max);
         let per_address = limits.connection_count_per_address_max;
-        let per_address = match self.shares_address {
+        let per_address = match self.hosts.shares_address {
             true => per_address + connection_count,
             false => per_address.max(connection_count + 1),
         };
@@ -485,7 +242,7 @@ impl Scenario {
     fn draw_limits(&mut self) {
         let mut random = Random::new(self.seed, 12);
         let r = &mut random;
-        let limits = &mut self.limits;
+        let limits = &mut self.target.limits;
         if !r.one_in(4) {
             limits.window_bytes_max = r.scaled(4 << 10, 32 << 10) as u32 & !3;
             limits.window_count_max = r.between(1, WINDOW_COUNT_MAX as u64) as u8;
@@ -494,20 +251,20 @@ impl Scenario {
             limits.h2c_data_bytes_max = r.scaled(4 << 10, 16 << 10) as u32 & !3;
         }
         if !r.one_in(3) {
-            self.c2h_data_bytes = r.scaled(512, 16 << 10) as u32 & !3;
+            self.target.c2h_data_bytes = r.scaled(512, 16 << 10) as u32 & !3;
         }
         if r.one_in(4) {
             let alignment = |r: &mut Random| DataAlignment::from_raw(r.below(32) as u8).unwrap_or_default();
-            self.host_alignment = alignment(r);
-            if !self.has_leaver {
+            self.hosts.alignment = alignment(r);
+            if !self.hosts.has_leaver {
                 limits.data_alignment = alignment(r);
             }
         }
         if r.one_in(2) {
-            limits.compare_and_write_blocks_max = r.between(1, self.blocks_max.into()) as u32;
+            limits.compare_and_write_blocks_max = r.between(1, self.load.blocks_max.into()) as u32;
         }
         if r.one_in(2) {
-            limits.write_zeroes_bytes_max = r.scaled(u64::from(self.block_bytes).max(4096), 1 << 20);
+            limits.write_zeroes_bytes_max = r.scaled(u64::from(self.first.block_bytes).max(4096), 1 << 20);
         }
         if r.one_in(2) {
             limits.copy_range_count_max = r.between(1, 4) as u16;
@@ -515,7 +272,8 @@ impl Scenario {
             limits.copy_blocks_max = r.scaled(limits.copy_range_blocks_max.into(), 256) as u32;
         }
         let mut weight = |of: u64, high: u64| if r.one_in(of) { 1 + r.below(high) as u32 } else { 0 };
-        (self.mix.flush_all, self.mix.hint, self.mix.refused) = (weight(3, 10), weight(3, 5), weight(3, 8));
+        (self.load.mix.flush_all, self.load.mix.hint, self.load.mix.refused) =
+            (weight(3, 10), weight(3, 5), weight(3, 8));
     }
 
     /// Admin commands, controllers that are reset, and hosts that are silent for longer than their keep-alive allows.
@@ -525,18 +283,18 @@ impl Scenario {
         if r.one_in(2) {
             for _ in 0..r.scaled(1, 16) {
                 let which = r.below(256) as u8;
-                self.faults.push((r.below(self.command_count), Fault::Admin { which }));
+                self.faults.push((r.below(self.load.command_count), Fault::Admin { which }));
             }
         }
         if r.one_in(6) {
             for _ in 0..r.between(1, 3) {
-                self.faults.push((r.below(self.command_count), Fault::ControllerReset));
+                self.faults.push((r.below(self.load.command_count), Fault::ControllerReset));
             }
         }
         if !self.is_prompt && r.one_in(4) {
             for _ in 0..r.between(1, 3) {
                 let ns = r.scaled(SECOND, 30 * SECOND);
-                self.faults.push((r.below(self.command_count), Fault::Freeze { ns }));
+                self.faults.push((r.below(self.load.command_count), Fault::Freeze { ns }));
             }
         }
         self.faults.sort_by_key(|(at, _)| *at);
@@ -546,7 +304,7 @@ impl Scenario {
     fn draw_refusals(&mut self) {
         let mut random = Random::new(self.seed, 72);
         if !self.is_prompt && random.one_in(4) {
-            self.refusals = random.scaled(500, 50_000) as u32;
+            self.target.refusals = random.scaled(500, 50_000) as u32;
         }
     }
 
@@ -563,39 +321,39 @@ impl Scenario {
             return;
         }
         let command_count = r.between(3000, 10_000);
-        self.host_count = r.between(3, 8) as usize;
+        self.hosts.count = r.between(3, 8) as usize;
         for (at, _) in &mut self.faults {
-            *at = *at * command_count / self.command_count;
+            *at = *at * command_count / self.load.command_count;
         }
         for (_, fault) in self.faults.repeat(r.between(0, 3) as usize) {
             self.faults.push((r.below(command_count), fault));
         }
         self.faults.sort_by_key(|(at, _)| *at);
-        self.command_count = command_count;
+        self.load.command_count = command_count;
     }
 
     /// A key-value namespace with clients of its own, whose commands are as many as those on blocks.
     fn draw_pairs(&mut self) {
         // The memcached protocol has no digests, so a bit error would be a wrong value.
         if self.network.corrupt == 0 {
-            self.pairs = PairSettings::draw(self.seed, self.reactor_count.into());
+            self.pairs = PairSettings::draw(self.seed, self.target.reactor_count.into());
         }
         if let Some(pairs) = &mut self.pairs {
-            let command_count = self.command_count.min(pairs.command_count_max());
+            let command_count = self.load.command_count.min(pairs.command_count_max());
             let factor = pairs.command_factor();
             for (at, _) in &mut self.faults {
-                *at = factor * *at * command_count / self.command_count;
+                *at = factor * *at * command_count / self.load.command_count;
             }
-            self.command_count = 2 * factor * command_count;
-            pairs.client_command_limit = self.command_count;
+            self.load.command_count = 2 * factor * command_count;
+            pairs.client_command_limit = self.load.command_count;
             // The log reads and writes pieces of 256 KiB.
-            self.pool_bytes = self.pool_bytes.max(POOL_BYTES_OF_LOG);
+            self.target.pool_bytes = self.target.pool_bytes.max(POOL_BYTES_OF_LOG);
         }
         let mut random = Random::new(self.seed, 44);
         if self.pairs.is_some() && random.one_in(3) {
             for _ in 0..random.between(1, 4) {
                 let fault = Fault::Memory { share: random.below(256) as u8 };
-                self.faults.push((random.below(self.command_count), fault));
+                self.faults.push((random.below(self.load.command_count), fault));
             }
             self.faults.sort_by_key(|(at, _)| *at);
         }
@@ -603,7 +361,7 @@ impl Scenario {
         if self.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0) && random.one_in(3) {
             for _ in 0..random.between(1, 3) {
                 let ns = random.scaled(MS, 10 * SECOND);
-                self.faults.push((random.below(self.command_count), Fault::NoSpace { ns }));
+                self.faults.push((random.below(self.load.command_count), Fault::NoSpace { ns }));
             }
             self.faults.sort_by_key(|(at, _)| *at);
         }
@@ -611,53 +369,11 @@ impl Scenario {
         if self.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0) && random.one_in(3) {
             for _ in 0..random.between(1, 2) {
                 let of = random.pick(&[ErrorOf::Write, ErrorOf::Write, ErrorOf::Read, ErrorOf::Flush]);
-                self.faults.push((random.below(self.command_count), Fault::LogError { of }));
+                self.faults.push((random.below(self.load.command_count), Fault::LogError { of }));
             }
             self.faults.sort_by_key(|(at, _)| *at);
         }
         self.draw_clocks();
-    }
-
-    /// Copies and a second namespace. They have draws of their own, so that the others stay what they were.
-    fn draw_more(&mut self) {
-        let mut random = Random::new(self.seed, 5);
-        let r = &mut random;
-        if r.one_in(2) {
-            self.mix.copy = 1 + r.below(15) as u32;
-        }
-        if !r.one_in(2) {
-            return;
-        }
-        self.second_block_count = r.between(4, 32);
-        let mut filters = String::new();
-        if r.one_in(2) {
-            let longest_us = r.scaled(1, if self.is_prompt { 500 } else { 50_000 });
-            filters += &format!("&delay=0us-{longest_us}us");
-        }
-        if r.one_in(3) {
-            filters += &format!("&error=write:1/{},seed={}", r.between(5, 100), r.below(1000));
-        }
-        if r.one_in(4) {
-            filters += &format!("&error=read:1/{}", r.between(5, 100));
-        }
-        if r.one_in(4) {
-            filters += &format!("&limit={}iops", r.scaled(2000, 100_000));
-        }
-        if r.one_in(8) {
-            filters += "&trace";
-        }
-        let other = if self.block_bytes == 512 { 4096 } else { 512 };
-        self.second_block_bytes = r.pick(&[self.block_bytes, other, other]);
-        let bytes = self.second_block_count * u64::from(self.second_block_bytes);
-        // Deallocate gives back pages, of which a small namespace has some.
-        self.second = Some(format!("ram:{bytes}?small&lba={}{filters}", self.second_block_bytes));
-        if r.one_in(3) {
-            for _ in 0..r.between(1, 3) {
-                let fault = Fault::Remove { away_ns: r.scaled(US, 2 * SECOND), returns: !r.one_in(4) };
-                self.faults.push((r.below(self.command_count), fault));
-            }
-            self.faults.sort_by_key(|(at, _)| *at);
-        }
     }
 
     /// Operations that are stuck or slow, other names, hosts that are not allowed. Again, the others stay what they
@@ -665,18 +381,18 @@ impl Scenario {
     fn draw_rest(&mut self) {
         let mut random = Random::new(self.seed, 6);
         let r = &mut random;
-        if !self.is_memory && r.one_in(6) {
+        if !self.first.is_memory && r.one_in(6) {
             self.disk.stuck = r.scaled(500, 20_000) as u32;
         }
-        if self.second.is_some() && r.one_in(4) {
+        if self.second.spec.is_some() && r.one_in(4) {
             for _ in 0..r.between(1, 3) {
-                self.faults.push((r.below(self.command_count), Fault::Rename));
+                self.faults.push((r.below(self.load.command_count), Fault::Rename));
             }
         }
-        if self.host_count > 1 && r.one_in(4) {
+        if self.hosts.count > 1 && r.one_in(4) {
             for _ in 0..r.between(1, 3) {
                 let fault = Fault::Bar { away_ns: r.scaled(US, 5 * SECOND) };
-                self.faults.push((r.below(self.command_count), fault));
+                self.faults.push((r.below(self.load.command_count), fault));
             }
         }
         self.faults.sort_by_key(|(at, _)| *at);
@@ -695,10 +411,10 @@ impl Scenario {
             return;
         }
         for _ in 0..r.between(1, 2) {
-            let is_power_cut = !self.is_prompt && !self.is_memory && r.one_in(2);
+            let is_power_cut = !self.is_prompt && !self.first.is_memory && r.one_in(2);
             let (down_ns, away_ns) = (r.scaled(MS, 2 * SECOND), r.scaled(10 * MS, 20 * SECOND));
             let fault = Fault::FailOver { is_power_cut, down_ns, away_ns };
-            self.faults.push((r.below(self.command_count), fault));
+            self.faults.push((r.below(self.load.command_count), fault));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }
@@ -712,21 +428,7 @@ impl Scenario {
         }
         for _ in 0..r.scaled(1, 12) {
             let which = r.below(256) as u8;
-            self.faults.push((r.below(self.command_count), Fault::Reload { which }));
-        }
-        self.faults.sort_by_key(|(at, _)| *at);
-    }
-
-    /// Hosts that may only read the second namespace for a while, or do not see it.
-    fn draw_rights(&mut self) {
-        let mut random = Random::new(self.seed, 65);
-        let r = &mut random;
-        if self.second.is_none() || !r.one_in(4) {
-            return;
-        }
-        for _ in 0..r.between(1, 4) {
-            let (which, away_ns) = (r.below(1 << 32), r.scaled(US, 2 * SECOND));
-            self.faults.push((r.below(self.command_count), Fault::Rights { which, away_ns }));
+            self.faults.push((r.below(self.load.command_count), Fault::Reload { which }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }
@@ -735,15 +437,15 @@ impl Scenario {
     fn draw_takeovers(&mut self) {
         let mut random = Random::new(self.seed, 17);
         let r = &mut random;
-        self.writes_outlive_kill = r.one_in(2);
-        self.kills_at_writes =
-            self.writes_outlive_kill && !self.is_memory && Random::new(self.seed, 42).one_in(2);
+        self.target.writes_outlive_kill = r.one_in(2);
+        self.target.kills_at_writes =
+            self.target.writes_outlive_kill && !self.first.is_memory && Random::new(self.seed, 42).one_in(2);
         if !r.one_in(8) {
             return;
         }
         for _ in 0..r.between(1, 3) {
             let kills_after_ns = (!r.one_in(4)).then(|| r.scaled(MS, 4 * SECOND));
-            self.faults.push((r.below(self.command_count), Fault::Rival { kills_after_ns }));
+            self.faults.push((r.below(self.load.command_count), Fault::Rival { kills_after_ns }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }
@@ -752,9 +454,9 @@ impl Scenario {
     fn draw_grains(&mut self) {
         let mut random = Random::new(self.seed, 18);
         let r = &mut random;
-        self.page_bytes = r.pick(&[4 << 10, 4 << 10, 16 << 10, 64 << 10]);
-        self.write_grain_bytes = r.pick(&[512, 4 << 10, 16 << 10, 64 << 10, 1 << 20]);
-        self.deallocate_grain_bytes = r.pick(&[512, 4 << 10, 64 << 10, 1 << 20, 32 << 20]);
+        self.first.page_bytes = r.pick(&[4 << 10, 4 << 10, 16 << 10, 64 << 10]);
+        self.first.write_grain_bytes = r.pick(&[512, 4 << 10, 16 << 10, 64 << 10, 1 << 20]);
+        self.first.deallocate_grain_bytes = r.pick(&[512, 4 << 10, 64 << 10, 1 << 20, 32 << 20]);
     }
 
     /// Cables that are pulled while commands wait.
@@ -766,7 +468,7 @@ impl Scenario {
         }
         for _ in 0..r.between(1, 3) {
             let waiting = r.pick(&Waiting::OF_IO);
-            self.faults.push((r.below(self.command_count), Fault::Unplug { waiting }));
+            self.faults.push((r.below(self.load.command_count), Fault::Unplug { waiting }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }
@@ -776,16 +478,16 @@ impl Scenario {
     fn draw_controllers(&mut self) {
         let mut random = Random::new(self.seed, 43);
         if random.one_in(6) {
-            let needed = self.host_count + self.scout_count + usize::from(self.has_leaver);
-            self.limits.controller_count_max = needed + random.below(2) as usize;
+            let needed = self.hosts.count + self.hosts.scout_count + usize::from(self.hosts.has_leaver);
+            self.target.limits.controller_count_max = needed + random.below(2) as usize;
         }
     }
 
     /// NVMe connections of all hosts.
     fn connection_count(&self) -> usize {
-        self.host_count * (1 + usize::from(self.lanes_per_host))
-            + self.scout_count
-            + usize::from(self.has_leaver)
+        self.hosts.count * (1 + usize::from(self.hosts.lane_count))
+            + self.hosts.scout_count
+            + usize::from(self.hosts.has_leaver)
     }
 
     /// Limits on connections, controllers and queues that hosts just keep, timeouts of peers, and peers that open
@@ -793,10 +495,10 @@ impl Scenario {
     fn draw_admission(&mut self) {
         let mut random = Random::new(self.seed, 61);
         let r = &mut random;
-        self.shares_address = r.one_in(3);
-        let (all, of_host) = (self.connection_count(), 1 + usize::from(self.lanes_per_host));
-        let of_address = if self.shares_address { all } else { of_host };
-        let limits = &mut self.limits;
+        self.hosts.shares_address = r.one_in(3);
+        let (all, of_host) = (self.connection_count(), 1 + usize::from(self.hosts.lane_count));
+        let of_address = if self.hosts.shares_address { all } else { of_host };
+        let limits = &mut self.target.limits;
         if r.one_in(4) {
             limits.connection_count_max = (all as u64 + r.below(3)) as u32;
         }
@@ -808,14 +510,14 @@ impl Scenario {
         }
         if r.one_in(6) {
             // Hosts of the discovery service have the names of the others.
-            let of_host = if self.scout_count > 0 { 2 } else { 1 };
+            let of_host = if self.hosts.scout_count > 0 { 2 } else { 1 };
             limits.controller_count_per_host_max = of_host + r.below(2) as usize;
         }
         if r.one_in(3) {
-            limits.queue_entries_max = r.between(if self.has_leaver { 32 } else { 16 }, 40) as u16;
+            limits.queue_entries_max = r.between(if self.hosts.has_leaver { 32 } else { 16 }, 40) as u16;
         }
         if r.one_in(3) {
-            limits.io_queue_count_max = self.lanes_per_host + r.below(2) as u16;
+            limits.io_queue_count_max = self.hosts.lane_count + r.below(2) as u16;
         }
         if r.one_in(3) {
             limits.abort_count_max = r.between(1, 4) as u16;
@@ -828,17 +530,17 @@ impl Scenario {
             limits.twin_wait_ms = r.scaled(1, 3000);
         }
         if r.one_in(3) {
-            self.timeouts.connect_ms = r.between(4000, 10_000);
-            self.timeouts.pdu_ms = r.between(2000, 30_000);
-            self.timeouts.send_ms = r.between(2000, 10_000);
-            self.timeouts.data_ms = r.between(2000, 30_000);
-            self.timeouts.contended_ms = r.between(500, 2000);
+            self.target.timeouts.connect_ms = r.between(4000, 10_000);
+            self.target.timeouts.pdu_ms = r.between(2000, 30_000);
+            self.target.timeouts.send_ms = r.between(2000, 10_000);
+            self.target.timeouts.data_ms = r.between(2000, 30_000);
+            self.target.timeouts.contended_ms = r.between(500, 2000);
         }
         if r.one_in(5) {
             for _ in 0..r.between(1, 3) {
                 let ns = r.scaled(10 * MS, 20 * SECOND);
                 let fault = Fault::Flood { count: r.between(4, 40) as u8, ns };
-                self.faults.push((r.below(self.command_count), fault));
+                self.faults.push((r.below(self.load.command_count), fault));
             }
             self.faults.sort_by_key(|(at, _)| *at);
         }
@@ -846,17 +548,17 @@ impl Scenario {
 
     /// The limits of a connection.
     pub(crate) fn wire_limits(&self) -> WireLimits {
-        let limits = &self.limits;
+        let limits = &self.target.limits;
         WireLimits {
             in_capsule_bytes: limits.in_capsule_bytes,
             transfer_bytes: limits.transfer_bytes_max,
             parts_max: {
-                let bytes = self.second_block_count * u64::from(self.second_block_bytes);
+                let bytes = self.second.block_count * u64::from(self.second.block_bytes);
                 bytes / u64::from(limits.transfer_bytes_max) + 2
             },
             window_bytes: limits.window_bytes_max,
             window_count: limits.window_count_max.into(),
-            c2h_data_bytes: self.c2h_data_bytes,
+            c2h_data_bytes: self.target.c2h_data_bytes,
             abort_count: limits.abort_count_max.into(),
             io_queue_count: limits.io_queue_count_max.into(),
             queue_entries: limits.queue_entries_max.into(),
@@ -867,28 +569,29 @@ impl Scenario {
 
     /// Blocks of the first namespace in a grain of its storage.
     pub(crate) fn grain_blocks(&self, grain_bytes: u32) -> u32 {
-        (grain_bytes / self.block_bytes).max(1)
+        (grain_bytes / self.first.block_bytes).max(1)
     }
 
     /// The sizes that a namespace must report as preferred for writes, and for deallocation, blocks.
     pub(crate) fn preferred_blocks(&self, info: &NamespaceInfo) -> (u32, u32) {
-        if info.nsid == Nsid::new(1) && !self.is_memory {
+        if info.nsid == Nsid::new(1) && !self.first.is_memory {
             return (
-                self.grain_blocks(self.write_grain_bytes),
-                self.grain_blocks(self.deallocate_grain_bytes),
+                self.grain_blocks(self.first.write_grain_bytes),
+                self.grain_blocks(self.first.deallocate_grain_bytes),
             );
         }
-        let block_bytes = info.geometry.as_ref().map_or(self.block_bytes, |geometry| geometry.lba_bytes);
-        (1, (self.page_bytes as u32 / block_bytes).max(1))
+        let block_bytes =
+            info.geometry.as_ref().map_or(self.first.block_bytes, |geometry| geometry.lba_bytes);
+        (1, (self.first.page_bytes as u32 / block_bytes).max(1))
     }
 
     /// The address of a host's thread.
     pub(crate) fn address(&self, thread: usize) -> SocketAddr {
-        let of_hosts =
-            thread.saturating_sub(self.reactor_count.into()) / (1 + usize::from(self.lanes_per_host));
+        let of_hosts = thread.saturating_sub(self.target.reactor_count.into())
+            / (1 + usize::from(self.hosts.lane_count));
         let host = match of_hosts {
-            _ if self.shares_address => 1,
-            host if host < self.host_count => 2 + host as u8,
+            _ if self.hosts.shares_address => 1,
+            host if host < self.hosts.count => 2 + host as u8,
             _ => 64 + (thread % 128) as u8,
         };
         ([192, 0, 2, host], 4000).into()
@@ -902,17 +605,17 @@ impl Scenario {
 
     /// Bytes of a block of the model.
     pub(crate) fn block_bytes_at(&self, lba: u64) -> u32 {
-        if lba < self.block_count { self.block_bytes } else { self.second_block_bytes }
+        if lba < self.first.block_count { self.first.block_bytes } else { self.second.block_bytes }
     }
 
     /// Blocks that one command moves at most in the namespace that has a block of the model.
     pub(crate) fn blocks_max_at(&self, lba: u64) -> u32 {
-        (self.blocks_max * self.block_bytes / self.block_bytes_at(lba)).max(1)
+        (self.load.blocks_max * self.first.block_bytes / self.block_bytes_at(lba)).max(1)
     }
 
     /// Blocks of both namespaces.
     pub(crate) fn all_block_count(&self) -> u64 {
-        self.block_count + self.second_block_count
+        self.first.block_count + self.second.block_count
     }
 
     /// Whether a host is not always allowed.
@@ -925,7 +628,7 @@ impl Scenario {
         if !self.is_prompt {
             kinds.extend([1, 2]);
         }
-        if !self.is_memory {
+        if !self.first.is_memory {
             kinds.push(4);
         }
         kinds.push(7);
@@ -948,10 +651,10 @@ impl Scenario {
                 5 => Fault::Stall {
                     ns: if self.is_prompt { r.scaled(US, MS) } else { r.scaled(MS, 15 * SECOND) },
                 },
-                6 => Fault::Resize { block_count: r.between(4, self.block_count) },
+                6 => Fault::Resize { block_count: r.between(4, self.first.block_count) },
                 _ => Fault::Cancel,
             };
-            self.faults.push((r.below(self.command_count), fault));
+            self.faults.push((r.below(self.load.command_count), fault));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }

@@ -66,10 +66,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "second-namespace",
         plain: 0,
-        get: |scenario| scenario.second.is_some().into(),
+        get: |scenario| scenario.second.spec.is_some().into(),
         set: |scenario, value| {
             if value == 0 {
-                (scenario.second, scenario.second_block_count) = (None, 0);
+                (scenario.second.spec, scenario.second.block_count) = (None, 0);
             }
         },
     },
@@ -112,32 +112,32 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "tls",
         plain: 0,
-        get: |scenario| (scenario.tls != TlsPolicy::Off).into(),
+        get: |scenario| (scenario.security.tls != TlsPolicy::Off).into(),
         set: |scenario, value| {
             if value == 0 {
-                (scenario.tls, scenario.clear_count) = (TlsPolicy::Off, 0);
+                (scenario.security.tls, scenario.security.clear_count) = (TlsPolicy::Off, 0);
             }
         },
     },
     Setting {
         name: "authentication",
         plain: 0,
-        get: |scenario| scenario.authentication.is_some().into(),
+        get: |scenario| scenario.security.authentication.is_some().into(),
         set: |scenario, value| {
-            if value == 0 && scenario.tls != TlsPolicy::Concatenated {
-                scenario.authentication = None;
+            if value == 0 && scenario.security.tls != TlsPolicy::Concatenated {
+                scenario.security.authentication = None;
             }
         },
     },
-    number!("reauthentication-interval-ms", reauthenticate_ms, 0),
-    number!("tls-attempts-with-another-key", other_key_count, 0),
-    number!("tls-attempts-in-clear", clear_count, 0),
-    number!("tls-key-updates", key_updates, 0),
-    number!("hosts", host_count, 1),
-    number!("lanes", lanes_per_host, 1),
-    number!("reactors", reactor_count, 1),
-    number!("discovery-hosts", scout_count, 0),
-    flag!("host-that-leaves", has_leaver, 0),
+    number!("reauthentication-interval-ms", security.reauthenticate_ms, 0),
+    number!("tls-attempts-with-another-key", security.other_key_count, 0),
+    number!("tls-attempts-in-clear", security.clear_count, 0),
+    number!("tls-key-updates", security.key_updates, 0),
+    number!("hosts", hosts.count, 1),
+    number!("lanes", hosts.lane_count, 1),
+    number!("reactors", target.reactor_count, 1),
+    number!("discovery-hosts", hosts.scout_count, 0),
+    flag!("host-that-leaves", hosts.has_leaver, 0),
     Setting {
         name: "separate-queues",
         plain: 0,
@@ -150,64 +150,64 @@ pub(crate) const SETTINGS: &[Setting] = &[
     },
     flag!("last-power-cut", ends_with_power_cut, 0),
     flag!("cuts-at-answers", cuts_at_answers, 0),
-    number!("refused-calls", refusals, 0),
-    flag!("late-stop", stops_late, 0),
-    flag!("old-clocks", has_old_clocks, 0),
-    flag!("writes-outlive-kill", writes_outlive_kill, 0),
-    flag!("kills-at-writes", kills_at_writes, 0),
-    flag!("replay", is_replayed, 0),
-    number!("page-bytes", page_bytes, 4096),
-    number!("depth", depth, 2),
+    number!("refused-calls", target.refusals, 0),
+    flag!("late-stop", target.stops_late, 0),
+    flag!("old-clocks", target.has_old_clocks, 0),
+    flag!("writes-outlive-kill", target.writes_outlive_kill, 0),
+    flag!("kills-at-writes", target.kills_at_writes, 0),
+    flag!("replay", hosts.is_replayed, 0),
+    number!("page-bytes", first.page_bytes, 4096),
+    number!("depth", hosts.depth, 2),
     Setting {
         name: "digests",
         plain: 0,
-        get: |scenario| scenario.digests.bits().into(),
-        set: |scenario, value| scenario.digests = Digests::from_bits_truncate(value as u8),
+        get: |scenario| scenario.security.digests.bits().into(),
+        set: |scenario, value| scenario.security.digests = Digests::from_bits_truncate(value as u8),
     },
-    flag!("flow-control", has_flow_control, 0),
-    number!("r2ts-at-once", r2t_limit, 1),
+    flag!("flow-control", hosts.has_flow_control, 0),
+    number!("r2ts-at-once", hosts.r2t_limit, 1),
     Setting {
         name: "zero-copy",
         plain: 0,
-        get: |scenario| (scenario.zero_copy != ZeroCopy::Off).into(),
+        get: |scenario| (scenario.target.zero_copy != ZeroCopy::Off).into(),
         set: |scenario, value| {
             if value == 0 {
-                scenario.zero_copy = ZeroCopy::Off;
+                scenario.target.zero_copy = ZeroCopy::Off;
             }
         },
     },
     Setting {
         name: "host-alignment",
         plain: 0,
-        get: |scenario| (scenario.host_alignment != DataAlignment::NONE).into(),
+        get: |scenario| (scenario.hosts.alignment != DataAlignment::NONE).into(),
         set: |scenario, value| {
             if value == 0 {
-                scenario.host_alignment = DataAlignment::NONE;
+                scenario.hosts.alignment = DataAlignment::NONE;
             }
         },
     },
-    number!("window-bytes", limits.window_bytes_max, 1 << 20),
-    number!("windows", limits.window_count_max, 1),
-    number!("h2c-data-bytes", limits.h2c_data_bytes_max, 1 << 20),
-    number!("controllers", limits.controller_count_max, 8192),
-    number!("controllers-per-host", limits.controller_count_per_host_max, 512),
-    number!("connections", limits.connection_count_max, 65_536),
-    number!("connections-per-address", limits.connection_count_per_address_max, 32_768),
-    number!("unconnected", limits.unconnected_count_max, 4096),
-    number!("queue-entries", limits.queue_entries_max, 512),
-    number!("io-queues", limits.io_queue_count_max, 128),
-    number!("aborts", limits.abort_count_max, 4),
-    number!("namespace-ids", limits.nsid_max, 1024),
-    number!("old-lane-wait-ms", limits.old_lane_wait_ms, 10_000),
-    number!("twin-wait-ms", limits.twin_wait_ms, 3000),
-    number!("connect-ms", timeouts.connect_ms, 10_000),
-    number!("pdu-ms", timeouts.pdu_ms, 30_000),
-    number!("send-ms", timeouts.send_ms, 10_000),
-    number!("data-ms", timeouts.data_ms, 30_000),
-    number!("contended-ms", timeouts.contended_ms, 1000),
-    flag!("one-address", shares_address, 0),
-    number!("c2h-data-bytes", c2h_data_bytes, 1 << 20),
-    number!("pool-bytes", pool_bytes, POOL_BYTES),
+    number!("window-bytes", target.limits.window_bytes_max, 1 << 20),
+    number!("windows", target.limits.window_count_max, 1),
+    number!("h2c-data-bytes", target.limits.h2c_data_bytes_max, 1 << 20),
+    number!("controllers", target.limits.controller_count_max, 8192),
+    number!("controllers-per-host", target.limits.controller_count_per_host_max, 512),
+    number!("connections", target.limits.connection_count_max, 65_536),
+    number!("connections-per-address", target.limits.connection_count_per_address_max, 32_768),
+    number!("unconnected", target.limits.unconnected_count_max, 4096),
+    number!("queue-entries", target.limits.queue_entries_max, 512),
+    number!("io-queues", target.limits.io_queue_count_max, 128),
+    number!("aborts", target.limits.abort_count_max, 4),
+    number!("namespace-ids", target.limits.nsid_max, 1024),
+    number!("old-lane-wait-ms", target.limits.old_lane_wait_ms, 10_000),
+    number!("twin-wait-ms", target.limits.twin_wait_ms, 3000),
+    number!("connect-ms", target.timeouts.connect_ms, 10_000),
+    number!("pdu-ms", target.timeouts.pdu_ms, 30_000),
+    number!("send-ms", target.timeouts.send_ms, 10_000),
+    number!("data-ms", target.timeouts.data_ms, 30_000),
+    number!("contended-ms", target.timeouts.contended_ms, 1000),
+    flag!("one-address", hosts.shares_address, 0),
+    number!("c2h-data-bytes", target.c2h_data_bytes, 1 << 20),
+    number!("pool-bytes", target.pool_bytes, POOL_BYTES),
     number!("late-segments", network.late, 0),
     number!("short-sends", network.short, 0),
     number!("wrong-bits", network.corrupt, 0),
@@ -225,19 +225,23 @@ pub(crate) const SETTINGS: &[Setting] = &[
     number!("disk-jitter-ns", disk.jitter_ns, 1),
     number!("disk-operations", disk.limit, 256),
     flag!("disk-ranges", disk.supports_ranges, 1),
-    number!("late-threads", late, 0),
-    number!("first-block", first_block, 0),
+    number!("late-threads", target.late, 0),
+    number!("first-block", first.first_block, 0),
     Setting {
         name: "unreadable-blocks",
         plain: 0,
-        get: |scenario| scenario.bad.unreadable.end - scenario.bad.unreadable.start,
-        set: |scenario, value| scenario.bad.unreadable.end = scenario.bad.unreadable.start + value,
+        get: |scenario| scenario.first.bad.unreadable.end - scenario.first.bad.unreadable.start,
+        set: |scenario, value| {
+            scenario.first.bad.unreadable.end = scenario.first.bad.unreadable.start + value;
+        },
     },
     Setting {
         name: "unwritable-blocks",
         plain: 0,
-        get: |scenario| scenario.bad.unwritable.end - scenario.bad.unwritable.start,
-        set: |scenario, value| scenario.bad.unwritable.end = scenario.bad.unwritable.start + value,
+        get: |scenario| scenario.first.bad.unwritable.end - scenario.first.bad.unwritable.start,
+        set: |scenario, value| {
+            scenario.first.bad.unwritable.end = scenario.first.bad.unwritable.start + value;
+        },
     },
-    number!("deallocated-ranges", deallocated_ranges_max, 4),
+    number!("deallocated-ranges", load.deallocated_ranges_max, 4),
 ];

@@ -140,7 +140,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(scenario: Scenario, actor_count: usize, is_traced: bool) -> Self {
-        let (block_bytes, block_count) = (scenario.block_bytes as usize, scenario.block_count as usize);
+        let (block_bytes, block_count) =
+            (scenario.first.block_bytes as usize, scenario.first.block_count as usize);
         let disk = Disk::new(block_bytes, block_count, scenario.disk_count(), scenario.disk, 0);
         let log_blocks = scenario.pairs.as_ref().map_or(0, |pairs| pairs.file_bytes() / SECTOR_BYTES);
         let log_settings = scenario.disk.without_errors();
@@ -201,12 +202,12 @@ impl Shared {
         longer_ns: u64,
         until_ns: u64,
     ) {
-        let of_host = (actor >= usize::from(self.scenario.reactor_count)).then_some(actor);
+        let of_host = (actor >= usize::from(self.scenario.target.reactor_count)).then_some(actor);
         self.slow(what, of_host, longer_ns, until_ns);
     }
 
     fn slow(&mut self, what: &'static str, of_host: Option<Actor>, longer_ns: u64, until_ns: u64) {
-        if longer_ns >= self.scenario.command_timeout_ns / SLOW_SHARE {
+        if longer_ns >= self.scenario.hosts.command_timeout_ns / SLOW_SHARE {
             let known_ns = self.slowed.entry((what, of_host)).or_default();
             *known_ns = until_ns.max(*known_ns);
         }
@@ -226,7 +227,7 @@ impl Shared {
     /// Whether the kernel of the target's machine refuses a call: one for each `rarity` of the calls that it refuses
     /// most.
     pub(crate) fn refuses(&mut self, call: &'static str, rarity: u32) -> bool {
-        let is_refused = self.is_hostile && self.refusals.happens(self.scenario.refusals / rarity);
+        let is_refused = self.is_hostile && self.refusals.happens(self.scenario.target.refusals / rarity);
         if is_refused {
             self.reach_event(call);
         }
@@ -260,8 +261,11 @@ impl Shared {
     pub(crate) fn wake(&mut self, actor: Actor) {
         let random = &mut self.delays[actor];
         let mut delay_ns = random.between(1, 5 * US);
-        let late_ns =
-            if random.happens(self.scenario.late) { random.below(self.scenario.late_ns) } else { 0 };
+        let late_ns = if random.happens(self.scenario.target.late) {
+            random.below(self.scenario.target.late_ns)
+        } else {
+            0
+        };
         delay_ns += late_ns;
         self.slow_actor_until("late thread", actor, late_ns, self.now_ns + delay_ns);
         self.wake_at(actor, self.now_ns + delay_ns);
@@ -269,7 +273,7 @@ impl Shared {
 
     /// Age of the time by which a thread of the target acts that runs now, ns: its delay since it read the clock.
     pub(crate) fn clock_age_ns(&mut self, actor: Actor) -> u64 {
-        if !self.scenario.has_old_clocks || !self.is_hostile {
+        if !self.scenario.target.has_old_clocks || !self.is_hostile {
             return 0;
         }
         let random = &mut self.delays[actor];

@@ -121,14 +121,14 @@ pub(crate) struct World {
 }
 
 fn store(scenario: &Scenario, file: File, block_count: u64) -> Store {
-    if scenario.is_memory {
+    if scenario.first.is_memory {
         let settings = MemorySettings {
-            bytes: block_count * u64::from(scenario.block_bytes),
-            block_bytes: scenario.block_bytes,
+            bytes: block_count * u64::from(scenario.first.block_bytes),
+            block_bytes: scenario.first.block_bytes,
             is_read_only: false,
-            is_shared: scenario.reactor_count > 1,
+            is_shared: scenario.target.reactor_count > 1,
             huge_pages: false,
-            page_bytes: scenario.page_bytes,
+            page_bytes: scenario.first.page_bytes,
         };
         return Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory")));
     }
@@ -137,12 +137,12 @@ fn store(scenario: &Scenario, file: File, block_count: u64) -> Store {
 
 impl World {
     pub(crate) fn new(scenario: Scenario, is_traced: bool) -> Self {
-        let reactor_count = usize::from(scenario.reactor_count);
-        let per_host = 1 + usize::from(scenario.lanes_per_host);
-        let first_scout = reactor_count + scenario.host_count * per_host;
-        let leaver_actor = first_scout + scenario.scout_count;
-        let leaver = scenario.has_leaver.then(|| Leaver::new(&scenario, leaver_actor));
-        let first_client = leaver_actor + usize::from(scenario.has_leaver);
+        let reactor_count = usize::from(scenario.target.reactor_count);
+        let per_host = 1 + usize::from(scenario.hosts.lane_count);
+        let first_scout = reactor_count + scenario.hosts.count * per_host;
+        let leaver_actor = first_scout + scenario.hosts.scout_count;
+        let leaver = scenario.hosts.has_leaver.then(|| Leaver::new(&scenario, leaver_actor));
+        let first_client = leaver_actor + usize::from(scenario.hosts.has_leaver);
         let client_count = scenario.pairs.as_ref().map_or(0, |pairs| pairs.client_count);
         // Peers that only open connections have the last one.
         let separate_actor = first_client + client_count;
@@ -154,14 +154,15 @@ impl World {
         let actor_count = crowd_actor + 1;
         let pairs = scenario.pairs.clone().map(|pairs| Pairs::new(pairs, scenario.seed, first_client));
         let host = |index| Host::new(&scenario, index, reactor_count + index * per_host);
-        let hosts: Vec<Host> = (0..scenario.host_count).map(host).collect();
+        let hosts: Vec<Host> = (0..scenario.hosts.count).map(host).collect();
         let scout = |index| Host::scout(&scenario, index, first_scout + index);
-        let scouts = (0..scenario.scout_count).map(scout).collect();
+        let scouts = (0..scenario.hosts.scout_count).map(scout).collect();
         let main = SUBSYSTEM.parse().expect("a name");
-        let offer = Offer::new(scenario.seed, scenario.scout_count, main, Access::Any, scenario.tls);
+        let offer =
+            Offer::new(scenario.seed, scenario.hosts.scout_count, main, Access::Any, scenario.security.tls);
         let mut world = Self {
-            model: Model::new(scenario.all_block_count(), scenario.is_replayed),
-            records: vec![HostRecord::default(); scenario.host_count],
+            model: Model::new(scenario.all_block_count(), scenario.hosts.is_replayed),
+            records: vec![HostRecord::default(); scenario.hosts.count],
             users: user::users(&scenario),
             choice: Random::new(scenario.seed, 3),
             crowd: Crowd::new(crowd_actor),
@@ -170,10 +171,10 @@ impl World {
             faults: FaultQueue::default(),
             target: Target::default(),
             takeover: Takeover::default(),
-            operator: OperatorState::new(scenario.limits),
+            operator: OperatorState::new(scenario.target.limits),
             first: FirstNamespace::new(
-                store(&scenario, File::simulated(0), scenario.block_count),
-                scenario.block_count,
+                store(&scenario, File::simulated(0), scenario.first.block_count),
+                scenario.first.block_count,
             ),
             second: SecondNamespace::new(&scenario),
             late: LateWindows::default(),
@@ -348,7 +349,7 @@ impl World {
         if self.crowd.run(&mut self.shared, actor) || self.run_separate(actor) || self.run_client(actor) {
             return;
         }
-        let reactor_count = usize::from(self.shared.scenario.reactor_count);
+        let reactor_count = usize::from(self.shared.scenario.target.reactor_count);
         if actor < reactor_count {
             if let Some(reactor) = self.target.reactors.get_mut(actor) {
                 reactor.turn(&mut self.shared, &mut self.target.outbox);
@@ -373,7 +374,7 @@ impl World {
             }
             return;
         }
-        let per_host = 1 + usize::from(self.shared.scenario.lanes_per_host);
+        let per_host = 1 + usize::from(self.shared.scenario.hosts.lane_count);
         let (index, part) = ((actor - reactor_count) / per_host, (actor - reactor_count) % per_host);
         if index >= self.hosts.len() {
             let scout = actor - reactor_count - self.hosts.len() * per_host;
@@ -440,7 +441,7 @@ impl World {
         } else {
             self.await_late_writes(index, doubtful);
         }
-        if self.shared.scenario.authentication.is_some() {
+        if self.shared.scenario.security.authentication.is_some() {
             self.shared.reach_event("host and target authenticate each other");
         }
         self.shared.reach_event(if self.hosts[index].up_count > 1 {
@@ -456,7 +457,7 @@ impl World {
 
     fn start_target(&mut self) {
         let scenario = self.shared.scenario.clone();
-        if !scenario.is_memory {
+        if !scenario.first.is_memory {
             if self.target.machine.is_first() {
                 self.first.store = store(&scenario, self.shared.disk.open(0), self.first.block_count);
             }
@@ -470,7 +471,7 @@ impl World {
         self.first.on_target_start(self.shared.now_ns);
         let settings = ControlSettings {
             limits: self.operator.limits,
-            reactor_count: scenario.reactor_count,
+            reactor_count: scenario.target.reactor_count,
             discovery_nqn: SERVICE.parse().expect("a name"),
             entropy: scenario.seed ^ self.target.start_count << 32,
             randomness: Randomness::Simulated(SplitMix64::new(scenario.seed ^ self.target.start_count << 48)),
@@ -496,7 +497,7 @@ impl World {
         self.regain_second();
         self.second.filters.renew(&self.shared.network);
         self.offer.on_start(self.shared.now_ns);
-        let timeouts = scenario.timeouts;
+        let timeouts = scenario.target.timeouts;
         let gate =
             self.operator.thread.as_ref().map(|operator| Arc::clone(operator.gate())).unwrap_or_default();
         // Clients of the memcached protocol come in at a listener of the simulation.
@@ -504,14 +505,15 @@ impl World {
         let applications = subsystem::server::applications(
             settings,
             &timeouts,
-            scenario.zero_copy,
-            scenario.c2h_data_bytes,
+            scenario.target.zero_copy,
+            scenario.target.c2h_data_bytes,
             &gate,
             steps,
         );
         let count = applications.len();
         let numbered = applications.into_iter().enumerate();
-        let make = |(index, application)| SimReactor::new(application, index, count, scenario.pool_bytes);
+        let make =
+            |(index, application)| SimReactor::new(application, index, count, scenario.target.pool_bytes);
         self.target.reactors = numbered.map(make).collect();
         for reactor in &mut self.target.reactors {
             reactor.start(&mut self.shared, &mut self.target.outbox);
@@ -546,7 +548,7 @@ impl World {
                 self.shared.find(finding);
             }
         } else {
-            let goes_on = self.shared.scenario.writes_outlive_kill;
+            let goes_on = self.shared.scenario.target.writes_outlive_kill;
             if self.shared.disk.on_kill(&mut self.shared.random, goes_on, held_until_ns) > 0 {
                 self.shared.reach_event("writes of a killed target go on");
             }
@@ -590,7 +592,7 @@ impl World {
             Fault::Kill { down_ns } => self.kill_target(false, down_ns),
             Fault::PowerCut { down_ns } => self.kill_target(true, down_ns),
             Fault::Stall { ns } => {
-                let count = u64::from(self.shared.scenario.reactor_count);
+                let count = u64::from(self.shared.scenario.target.reactor_count);
                 let at = self.shared.random.below(count) as usize;
                 self.shared.stall(at, ns);
             }
@@ -657,7 +659,7 @@ impl World {
     }
 
     pub(crate) fn wake_users(&mut self) {
-        for actor in usize::from(self.shared.scenario.reactor_count)..self.shared.wakes.len() {
+        for actor in usize::from(self.shared.scenario.target.reactor_count)..self.shared.wakes.len() {
             self.shared.wake(actor);
         }
     }
@@ -676,8 +678,8 @@ impl World {
     /// The faults whose time has come.
     pub(crate) fn fire_faults(&mut self) {
         while let Some((at, _)) = self.shared.scenario.faults.get(self.faults.next)
-            && at * self.lane_count() * self.shared.scenario.lane_command_count
-                < self.commands.turn_count * self.shared.scenario.command_count
+            && at * self.lane_count() * self.shared.scenario.load.lane_command_count
+                < self.commands.turn_count * self.shared.scenario.load.command_count
         {
             let (_, fault) = self.shared.scenario.faults[self.faults.next];
             if self.shared.scenario.cuts_at_answers && matches!(fault, Fault::PowerCut { .. }) {
@@ -706,7 +708,7 @@ impl World {
                 let cuts = self.shared.scenario.ends_with_power_cut;
                 let scenario = &self.shared.scenario;
                 let has_second = self.second.presence.is_configured();
-                let end = if has_second { scenario.all_block_count() } else { scenario.block_count };
+                let end = if has_second { scenario.all_block_count() } else { scenario.first.block_count };
                 self.progress.left_to_read = (0..end).rev().collect();
                 self.enter(if cuts { Stage::Flush } else { Stage::Read });
             }
@@ -773,11 +775,11 @@ impl World {
 
     /// Whether the target is up and as large as it should be, no fault is on its way, and hosts know the namespaces.
     fn is_calm(&self) -> bool {
-        let has_second = self.shared.scenario.second.is_some() && self.second.presence.is_configured();
+        let has_second = self.shared.scenario.second.spec.is_some() && self.second.presence.is_configured();
         self.target.is_up()
             && self.target.machine.is_first()
             && self.hosts.iter().all(|host| host.misled_until_ns != Some(u64::MAX))
-            && self.first.block_count == self.shared.scenario.block_count
+            && self.first.block_count == self.shared.scenario.first.block_count
             && !self.first.is_reopening
             && self.separate.as_ref().is_none_or(|(_, files)| files.is_calm())
             && !self.operator.is_to_help()

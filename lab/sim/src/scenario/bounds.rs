@@ -7,22 +7,23 @@ use super::{Fault, MS, Scenario};
 impl Scenario {
     /// Whether the commands of all lanes together may hold all buffers of a reactor.
     pub(crate) fn can_use_up_the_pool(&self) -> bool {
-        let lane_count = self.host_count as u64 * u64::from(self.lanes_per_host);
-        let reserve_bytes = u64::from(self.limits.transfer_bytes_max);
-        let mut transfer_bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
-        if self.mix.verify + self.mix.copy > 0 {
+        let lane_count = self.hosts.count as u64 * u64::from(self.hosts.lane_count);
+        let reserve_bytes = u64::from(self.target.limits.transfer_bytes_max);
+        let mut transfer_bytes = u64::from(self.first.block_bytes) * u64::from(self.load.blocks_max);
+        if self.load.mix.verify + self.load.mix.copy > 0 {
             // These work in pieces of as many blocks as a transfer may have.
             transfer_bytes = transfer_bytes.max(reserve_bytes);
         }
         let transfer_bytes = transfer_bytes.next_power_of_two().max(BLOCK_BYTES_MIN as u64);
-        lane_count * u64::from(self.depth) * transfer_bytes + reserve_bytes > self.pool_bytes as u64
+        lane_count * u64::from(self.hosts.depth) * transfer_bytes + reserve_bytes
+            > self.target.pool_bytes as u64
     }
 
     /// How long an order of the operator, or its effect in the target, may take to reach all reactors, ns: until a
     /// reactor that is stalled has run.
     pub(crate) fn order_ns_max(&self) -> u64 {
         let stall_ns = |(_, fault): &(u64, Fault)| if let Fault::Stall { ns } = fault { *ns } else { 0 };
-        let late_ns = if self.late > 0 { 8 * self.late_ns } else { 0 };
+        let late_ns = if self.target.late > 0 { 8 * self.target.late_ns } else { 0 };
         self.faults.iter().map(stall_ns).sum::<u64>() + late_ns + MS
     }
 
@@ -46,7 +47,7 @@ impl Scenario {
 
     /// The data of the commands of a full lane, bytes.
     fn lane_bytes_max(&self) -> u64 {
-        u64::from(self.depth) * u64::from(self.blocks_max) * u64::from(self.block_bytes)
+        u64::from(self.hosts.depth) * u64::from(self.load.blocks_max) * u64::from(self.first.block_bytes)
     }
 
     /// How long a target may wait for the data of one of these commands, or for room for it, ns: its request may wait
@@ -62,12 +63,12 @@ impl Scenario {
     fn transfer_ns_max(&self, bytes: u64) -> u64 {
         let network = &self.network;
         // A round moves one window of a command's data, at most what the network carries.
-        let window_bytes = u64::from(self.limits.window_bytes_max).min(network.capacity as u64);
+        let window_bytes = u64::from(self.target.limits.window_bytes_max).min(network.capacity as u64);
         let rounds = bytes / window_bytes.max(1);
         let turns = bytes / network.piece_max.max(1) as u64;
-        let late_turns = turns * u64::from(self.late) / 1_000_000;
+        let late_turns = turns * u64::from(self.target.late) / 1_000_000;
         // The bytes of a window may arrive in two pieces, each of which is acknowledged.
-        rounds * 4 * (network.latency_ns + network.jitter_ns) + late_turns * self.late_ns
+        rounds * 4 * (network.latency_ns + network.jitter_ns) + late_turns * self.target.late_ns
     }
 
     /// How long the operations of all commands may take that are out at once, each of which waits for those before it
@@ -77,10 +78,10 @@ impl Scenario {
         let operation_ns = disk.latency_ns + 4 * disk.jitter_ns + disk.flush_ns;
         // Some are done again, by the store or by parts.
         let attempt_count = if disk.passing > 0 || disk.short > 0 { 10 } else { 2 };
-        let lane_count = self.host_count as u64 * u64::from(self.lanes_per_host);
+        let lane_count = self.hosts.count as u64 * u64::from(self.hosts.lane_count);
         // Deallocations of many ranges take turns, and pairs wait for them.
-        let ranges = if self.deallocated_ranges_max > 4 { self.deallocated_ranges_max } else { 0 };
-        let waiting = lane_count * u64::from(self.depth);
+        let ranges = if self.load.deallocated_ranges_max > 4 { self.load.deallocated_ranges_max } else { 0 };
+        let waiting = lane_count * u64::from(self.hosts.depth);
         let count = waiting / disk.limit.max(1) as u64 + waiting * ranges + 1;
         count * attempt_count * operation_ns
     }

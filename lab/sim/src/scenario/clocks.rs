@@ -18,7 +18,7 @@ impl Scenario {
                 true => Fault::Suspend { seconds: random.scaled(1, seconds_max) },
                 false => Fault::SetClock { ahead_s: random.pick(&WALL_AHEAD_S) },
             };
-            self.faults.push((random.below(self.command_count), fault));
+            self.faults.push((random.below(self.load.command_count), fault));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }

@@ -396,7 +396,7 @@ impl Shared {
     pub(crate) fn on_served(&mut self, id: usize, actor: Actor) {
         let connection = &mut self.network.connections[id];
         connection.owners[1] = Some(actor);
-        let right = self.tls_keys.right(self.scenario.tls, connection.tls.channel());
+        let right = self.tls_keys.right(self.scenario.security.tls, connection.tls.channel());
         connection.tls.settle_right(right);
         self.say(|| format!("connection {id}: served by reactor {actor}"));
     }
@@ -474,8 +474,8 @@ impl Shared {
 
     /// The host, by its place, of an actor that dials.
     fn host_of(&self, dialler: Actor) -> usize {
-        let first = usize::from(self.scenario.reactor_count);
-        (dialler - first) / (1 + usize::from(self.scenario.lanes_per_host))
+        let first = usize::from(self.scenario.target.reactor_count);
+        (dialler - first) / (1 + usize::from(self.scenario.hosts.lane_count))
     }
 
     /// Whether a receive would bring anything.
@@ -573,7 +573,7 @@ impl Shared {
             ));
         } else if connection.watch.has_exceeded {
             self.find(format!("connection {id}: more commands or Aborts are out than a queue may have"));
-        } else if let Some(finding) = connection.clear_queue(self.scenario.tls) {
+        } else if let Some(finding) = connection.clear_queue(self.scenario.security.tls) {
             self.find(format!("connection {id}: {finding}"));
         }
         if side == Side::Target && now_ns > silent_from_ns {
@@ -604,7 +604,7 @@ impl Shared {
 
     /// Whether a host changes its key of a connection before it sends.
     pub(crate) fn updates_key(&mut self, id: usize) -> bool {
-        let is_it = self.network.connections[id].random.happens(self.scenario.key_updates);
+        let is_it = self.network.connections[id].random.happens(self.scenario.security.key_updates);
         if is_it {
             self.reach_event("TLS: host changes its key");
         }
@@ -633,7 +633,7 @@ impl Shared {
         let connection = &mut self.network.connections[id];
         let is_secured = connection.tls.is_secured();
         if connection.listener == NVME {
-            let is_required = self.scenario.tls == TlsPolicy::Required;
+            let is_required = self.scenario.security.tls == TlsPolicy::Required;
             let must_be_tls = match side {
                 Side::Host => is_secured,
                 // Where a connection may be unencrypted, a wrong bit in its first byte makes it so.
@@ -665,7 +665,7 @@ impl Shared {
             return self.answer_with_reset(id, side);
         }
         let had_answered = self.network.connections[id].has_answered_connect();
-        let has_digests = self.scenario.digests == Digests::all();
+        let has_digests = self.scenario.security.digests == Digests::all();
         let is_protected = is_secured || has_digests && self.network.connections[id].listener == NVME;
         let mut rest = bytes;
         let mut damaged = false;

@@ -95,7 +95,7 @@ impl World {
     }
 
     fn judge_turned_away(&mut self, id: usize) {
-        let limits = &self.shared.scenario.limits;
+        let limits = &self.shared.scenario.target.limits;
         let connections = &self.shared.network.connections;
         let address = connections[id].peer.ip();
         let others = || {
@@ -133,7 +133,7 @@ impl World {
     }
 
     fn judge_busy(&mut self, id: usize) {
-        let limits = &self.shared.scenario.limits;
+        let limits = &self.shared.scenario.target.limits;
         let connections = &self.shared.network.connections;
         let others = || {
             (0..connections.len()).filter(|of| *of != id).filter(|of| {
@@ -158,12 +158,12 @@ impl World {
 
     /// Whether the target has accepted more than it may.
     fn judge_counts(&mut self) {
-        let limits = self.shared.scenario.limits;
+        let limits = self.shared.scenario.target.limits;
         let connections = &self.shared.network.connections;
         let is_open = |of: &usize| connections[*of].listener == NVME && connections[*of].is_open_at_target();
         let open: Vec<usize> = (0..connections.len()).filter(is_open).collect();
         // A queue whose host has not authenticated yet belongs to no controller.
-        let (is_asked, now_ns) = (self.shared.scenario.authentication.is_some(), self.shared.now_ns);
+        let (is_asked, now_ns) = (self.shared.scenario.security.authentication.is_some(), self.shared.now_ns);
         let may_owe = |connection: &Connection| {
             is_asked && connection.accepted_ns.is_some_and(|at_ns| at_ns + AUTHENTICATION_NS > now_ns)
         };
@@ -178,7 +178,7 @@ impl World {
             open.iter().filter(|of| connections[**of].peer.ip() == address).count()
         };
         let of_host = |id: usize| admin.iter().filter(|of| self.has_name_of(id, **of)).count();
-        let reactors = 0..usize::from(self.shared.scenario.reactor_count);
+        let reactors = 0..usize::from(self.shared.scenario.target.reactor_count);
         let unconnected_count = |reactor: Actor| {
             let of_reactor = open.iter().map(|of| &connections[*of]);
             let of_reactor = of_reactor.filter(|connection| connection.owners[1] == Some(reactor));
@@ -211,7 +211,7 @@ impl World {
     /// Number of connections without a queue that a reactor keeps.
     pub(super) fn unconnected_limit(&self) -> usize {
         let scenario = &self.shared.scenario;
-        (scenario.limits.unconnected_count_max as usize).div_ceil(scenario.reactor_count.into())
+        (scenario.target.limits.unconnected_count_max as usize).div_ceil(scenario.target.reactor_count.into())
     }
 
     /// Number of connections without a queue that a reactor may have: a Connect that was sent may not have succeeded

@@ -260,7 +260,8 @@ impl World {
             }
             _ => None,
         };
-        let has_waited = self.shared.now_ns - command.begin_ns >= self.shared.scenario.command_timeout_ns;
+        let has_waited =
+            self.shared.now_ns - command.begin_ns >= self.shared.scenario.hosts.command_timeout_ns;
         let is_cancelled = self.commands.cancelled.contains(&batch);
         let Some(pairs) = &mut self.pairs else { return };
         let Some(mut open) = pairs.batches.remove(&batch) else { return };

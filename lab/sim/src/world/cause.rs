@@ -50,7 +50,7 @@ impl World {
         let now_ns = self.shared.now_ns;
         let Command { host, lane, begin_ns, .. } = *command;
         let slow = Slow { host, lane, begin_ns, is_held: self.may_be_held(command) };
-        let has_waited = now_ns - begin_ns >= self.shared.scenario.command_timeout_ns;
+        let has_waited = now_ns - begin_ns >= self.shared.scenario.hosts.command_timeout_ns;
         let has_waited = has_waited && self.slowness(&slow).is_some();
         let has_lost = self.hosts[host].lanes[lane].loss_count > command.loss_count;
         let cause = match failure {
@@ -72,7 +72,7 @@ impl World {
                     Some("aborted")
                 } else {
                     let is_all = matches!(command.kind, Kind::FlushAll);
-                    let has_first = is_all || command.lba < self.shared.scenario.block_count;
+                    let has_first = is_all || command.lba < self.shared.scenario.first.block_count;
                     let first = if has_first { self.cause_in_first(command, status) } else { None };
                     let has_second = is_all || !has_first;
                     let cause = first
@@ -80,7 +80,7 @@ impl World {
                     // A host repeats it, unless it has stopped.
                     let of_pairs = self.shared.scenario.pairs.as_ref();
                     let has_log = of_pairs.is_some_and(|pairs| pairs.durability != PairDurability::Memory);
-                    let is_patient = self.shared.scenario.path_timeout_ns > 0;
+                    let is_patient = self.shared.scenario.hosts.path_timeout_ns > 0;
                     let has_stopped = was_stopped || !is_patient || matches!(failure, Failure::GaveUp { .. });
                     let may_be_read = is_all && has_log && has_stopped && self.may_be_reading(begin_ns);
                     let no_space_until_ns = no_space_until_ns(&self.shared);
@@ -117,7 +117,7 @@ impl World {
         let PairCommand { host, lane, begin_ns, .. } = *command;
         let scenario = &self.shared.scenario;
         let slow = Slow { host, lane, begin_ns, is_held: false };
-        let has_waited = self.shared.now_ns - begin_ns >= scenario.command_timeout_ns;
+        let has_waited = self.shared.now_ns - begin_ns >= scenario.hosts.command_timeout_ns;
         let has_waited = has_waited && self.slowness(&slow).is_some();
         let host_of = &self.hosts[host];
         match failure {
@@ -151,7 +151,7 @@ impl World {
                 }
                 // A host repeats it, unless it has stopped.
                 let is_final = matches!(failure, Failure::GaveUp { .. })
-                    || scenario.path_timeout_ns == 0
+                    || scenario.hosts.path_timeout_ns == 0
                     || is_cancelled;
                 let lacks_space = no_space_until_ns(&self.shared).is_some_and(|until_ns| begin_ns < until_ns);
                 if lacks_space
@@ -173,9 +173,9 @@ impl World {
         let (scenario, of_host) = (&self.shared.scenario, &self.hosts[host]);
         let connections = &self.shared.network.connections;
         // Commands of one host wait for another one's if these have the last buffers, or the lock of a pair.
-        let waits_for_others =
-            scenario.can_use_up_the_pool() || scenario.depth > 1 && scenario.mix.compare_and_write > 0;
-        let timeout_ns = scenario.command_timeout_ns;
+        let waits_for_others = scenario.can_use_up_the_pool()
+            || scenario.hosts.depth > 1 && scenario.load.mix.compare_and_write > 0;
+        let timeout_ns = scenario.hosts.command_timeout_ns;
         let own = || {
             let actor = of_host.lanes[lane].actor;
             let is_silent = |connection: &Connection| {
@@ -232,7 +232,7 @@ impl World {
     /// Whether a command on blocks may be held until its namespace can be reached.
     fn may_be_held(&self, command: &Command) -> bool {
         let is_in_second =
-            command.lba >= self.shared.scenario.block_count || matches!(command.kind, Kind::FlushAll);
+            command.lba >= self.shared.scenario.first.block_count || matches!(command.kind, Kind::FlushAll);
         is_in_second && self.second.filters.may_fail(&command.kind, Status::INTERNAL_PATH_ERROR)
     }
 
@@ -305,7 +305,8 @@ impl World {
         let order_ns = self.shared.scenario.order_ns_max();
         let had = |trouble| disk.had_trouble(trouble, begin_ns, |blocks| command.touches(&blocks));
         let flush_failed = |trouble| disk.had_trouble(trouble, begin_ns, |blocks| blocks.is_empty());
-        let was_short = command.touches(&(self.first.shortest_block_count..self.shared.scenario.block_count))
+        let was_short = command
+            .touches(&(self.first.shortest_block_count..self.shared.scenario.first.block_count))
             && self.first.was_short_since(begin_ns.saturating_sub(order_ns));
         let was_closed = self.was_closed_since(begin_ns);
         let is_flush = matches!(command.kind, Kind::Flush | Kind::FlushAll);

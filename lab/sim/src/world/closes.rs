@@ -50,11 +50,11 @@ impl World {
         let connection = &self.shared.network.connections[id];
         let waited_ns = connection.accepted_ns.map_or(0, |since_ns| self.shared.now_ns - since_ns);
         let scenario = &self.shared.scenario;
-        if waited_ns >= scenario.timeouts.connect_ms.min(scenario.timeouts.pdu_ms) * MS {
+        if waited_ns >= scenario.target.timeouts.connect_ms.min(scenario.target.timeouts.pdu_ms) * MS {
             self.shared.reach_event("connection without a queue is closed in time");
             return true;
         }
-        let reactors = 0..usize::from(scenario.reactor_count);
+        let reactors = 0..usize::from(scenario.target.reactor_count);
         let limit = self.unconnected_limit();
         // Open connections count, and those that were closed in the same turn.
         let is_other = |of: &&usize| **of != id && may_lack_queue(&self.shared.network.connections[**of]);
@@ -73,14 +73,14 @@ impl World {
     fn may_close_unauthenticated(&self, id: usize) -> bool {
         let scenario = &self.shared.scenario;
         let connections = &self.shared.network.connections;
-        if scenario.authentication.is_none() || !connections[id].may_owe_authentication() {
+        if scenario.security.authentication.is_none() || !connections[id].may_owe_authentication() {
             return false;
         }
         let watch = connections[id].watch();
         if watch.is_unproved || watch.has_begun_verdict() {
             return true;
         }
-        let limits = &scenario.limits;
+        let limits = &scenario.target.limits;
         let count_max = limits.unconnected_count_max as usize;
         let queue_count_max = usize::from(limits.io_queue_count_max) + 1;
         // Open connections count, and those that were closed in the same turn.
@@ -135,7 +135,7 @@ impl World {
             return true;
         }
         // Its host has kept it waiting.
-        let timeouts = &self.shared.scenario.timeouts;
+        let timeouts = &self.shared.scenario.target.timeouts;
         let longest_ms = timeouts.pdu_ms.max(timeouts.send_ms).max(timeouts.data_ms);
         let since_ns =
             now_ns.saturating_sub(longest_ms * MS + TIMER_STEP_NS + self.shared.scenario.order_ns_max());

@@ -68,12 +68,12 @@ impl World {
         let mut config = TargetConfig {
             machine: Some("simulated".into()),
             limits: self.operator.limits,
-            timeouts: scenario.timeouts,
+            timeouts: scenario.target.timeouts,
             listeners: self.offer.listeners().collect(),
             ..TargetConfig::default()
         };
         config.reactors.pool_bytes =
-            config.reactors.pool_bytes.max(4 * scenario.limits.transfer_bytes_max as usize);
+            config.reactors.pool_bytes.max(4 * scenario.target.limits.transfer_bytes_max as usize);
         config.discovery.nqn = Some(SERVICE.parse().expect("a name"));
         config.discovery.referrals = self.offer.referrals().to_vec();
         let main = SubsystemConfig {
@@ -95,7 +95,7 @@ impl World {
 
     /// Where the key of TLS is, if there is one.
     fn tls_key_sources(&self) -> TlsKeySources {
-        let has_key = matches!(self.shared.scenario.tls, TlsPolicy::Allowed | TlsPolicy::Required);
+        let has_key = matches!(self.shared.scenario.security.tls, TlsPolicy::Allowed | TlsPolicy::Required);
         let others = has_key.then(|| keys::tls_key_source(self.shared.tls_keys.current()));
         TlsKeySources { others, ..TlsKeySources::default() }
     }
@@ -110,7 +110,8 @@ impl World {
                 ..NamespaceConfig::new(storage)
             }
         };
-        let second = self.shared.scenario.second.as_deref().filter(|_| self.second.presence.is_configured());
+        let second =
+            self.shared.scenario.second.spec.as_deref().filter(|_| self.second.presence.is_configured());
         let second = second.map(|spec| NamespaceConfig {
             rights: self.host_rights(),
             ..namespace(Nsid::new(2), spec, self.second.name)
@@ -137,9 +138,9 @@ impl World {
 
     /// Opens everything that the configuration names, and returns the steps with which a target starts.
     pub(super) fn start_operator(&mut self) -> Vec<Step> {
-        let count = self.shared.scenario.reactor_count;
+        let count = self.shared.scenario.target.reactor_count;
         let bind = |address| Listener::simulated(address).map_err(|error| error.to_string());
-        match Operator::start_with(&self.config(), count, bind, self.shared.scenario.page_bytes) {
+        match Operator::start_with(&self.config(), count, bind, self.shared.scenario.first.page_bytes) {
             Ok((operator, steps)) => {
                 self.operator.thread = Some(operator);
                 steps
@@ -258,7 +259,7 @@ impl World {
                 second.storage = OTHER_STORAGE.parse().expect("a specification");
             }
             (Unapplied::Filters, Some(second)) => {
-                let spec = self.shared.scenario.second.as_deref().unwrap_or_default();
+                let spec = self.shared.scenario.second.spec.as_deref().unwrap_or_default();
                 second.storage = format!("{spec}&delay=1us").parse().expect("a specification");
             }
             (Unapplied::Identity, Some(second)) => second.uuid = Some(uuid(0x55)),

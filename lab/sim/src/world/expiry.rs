@@ -14,7 +14,7 @@ const HANG_NS_MAX: u64 = 4 * SECOND;
 impl World {
     /// Time from the last word of an association to its end, ns.
     pub(super) fn keep_alive_ns(&self) -> u64 {
-        u64::from(self.shared.scenario.keep_alive_ms) * MS + GRACE_NS
+        u64::from(self.shared.scenario.hosts.keep_alive_ms) * MS + GRACE_NS
     }
 
     /// Checks the connections that the target has closed: the first connection of an association that has been silent
@@ -40,7 +40,7 @@ impl World {
             let waiting: Vec<Waiting> = queues.iter().flat_map(|id| connections[*id].waiting()).collect();
             waiting.iter().for_each(|waiting| self.shared.reach_event(waiting.name_at_expiry()));
             // A queue that owes authentication belongs to no association.
-            let is_asked = self.shared.scenario.authentication.is_some();
+            let is_asked = self.shared.scenario.security.authentication.is_some();
             for id in queues {
                 let connection = &mut self.shared.network.connections[id];
                 if connection.is_connected() && !(is_asked && connection.may_owe_authentication()) {

@@ -14,7 +14,7 @@ impl World {
     /// has had the time to notice, and to end its work for them.
     pub(super) fn may_stop(&mut self) -> bool {
         let now_ns = self.shared.now_ns;
-        let wait_ns = if self.shared.scenario.stops_late { FORGET_NS } else { 0 };
+        let wait_ns = if self.shared.scenario.target.stops_late { FORGET_NS } else { 0 };
         let at_ns = *self.target.stop_ns.get_or_insert(now_ns + wait_ns);
         if now_ns < at_ns && self.target.is_up() {
             self.shared.wake_at(0, at_ns);
@@ -31,7 +31,7 @@ impl World {
                 && connection.closed_by_target_ns.is_none_or(|at_ns| Some(at_ns) >= self.target.stop_ns)
         };
         let has_forgotten =
-            self.shared.scenario.stops_late && !self.shared.network.connections.iter().any(is_left);
+            self.shared.scenario.target.stops_late && !self.shared.network.connections.iter().any(is_left);
         if has_forgotten {
             self.shared.reach_event("target stops after it has forgotten its peers");
         }

@@ -16,7 +16,7 @@ pub(super) struct Signs(BTreeMap<usize, (Weak<Association>, u64)>);
 impl Signs {
     /// Compares the last signs of life with those after the turn before.
     pub(super) fn check(&mut self, reactors: &[SimReactor], shared: &mut Shared) {
-        if !shared.scenario.has_old_clocks {
+        if !shared.scenario.target.has_old_clocks {
             return;
         }
         let mut signs = BTreeMap::new();

@@ -13,7 +13,7 @@ impl World {
         for (number, info) in (1..).zip(known) {
             let scenario = &self.shared.scenario;
             // Its knowledge of the first one may be of the second machine, which has a disk.
-            let is_of_disk = number == 1 && scenario.is_memory && scenario.disk_count() > 1;
+            let is_of_disk = number == 1 && scenario.first.is_memory && scenario.disk_count() > 1;
             let Some(info) = info.filter(|_| !is_of_disk) else { continue };
             let said = (info.write_granularity_blocks, info.deallocate_granularity_blocks);
             let is = scenario.preferred_blocks(info);
@@ -23,11 +23,11 @@ impl World {
                 ));
                 return;
             }
-            let event = match (number, scenario.page_bytes >> 10) {
-                (1, _) if !scenario.is_memory && scenario.deallocate_grain_bytes > 64 << 10 => {
+            let event = match (number, scenario.first.page_bytes >> 10) {
+                (1, _) if !scenario.first.is_memory && scenario.first.deallocate_grain_bytes > 64 << 10 => {
                     "space in grains above a page"
                 }
-                (1, _) if !scenario.is_memory => continue,
+                (1, _) if !scenario.first.is_memory => continue,
                 (1, 16) => "memory in pages of 16 KiB",
                 (1, 64) => "memory in pages of 64 KiB",
                 (2, 16) => "second namespace in pages of 16 KiB",

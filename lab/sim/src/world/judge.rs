@@ -36,7 +36,7 @@ impl World {
         let scenario = &self.shared.scenario;
         if result == Err(Failure::TimedOut)
             && scenario.is_swift()
-            && 2 * scenario.transfers_ns_max() < scenario.command_timeout_ns
+            && 2 * scenario.transfers_ns_max() < scenario.hosts.command_timeout_ns
             && scenario.disk.slow == 0
             && !self.progress.had_last_cut
         {
@@ -123,7 +123,7 @@ impl World {
         let was_missing = self.second.presence.was_missing(command.begin_ns);
         let was_away = was_missing || self.was_closed_since(command.begin_ns);
         let Command { kind, lba, blocks, begin_ns, host, lane, host_loss_count, .. } = command;
-        let is_second = lba >= self.shared.scenario.block_count;
+        let is_second = lba >= self.shared.scenario.first.block_count;
         // One that is to be refused may name either.
         let may_have_been = |is_it: &dyn Fn(Right) -> bool| {
             (is_second || is_to_be_refused) && self.second.rights.may_have_been(host, is_it, begin_ns)
@@ -279,7 +279,7 @@ impl World {
         // RAM that outlives the target keeps everything.
         let mut lbas = lbas.into_iter().peekable();
         let first = lbas.peek().copied().unwrap_or(0);
-        let is_durable = is_durable || first >= self.shared.scenario.block_count;
+        let is_durable = is_durable || first >= self.shared.scenario.first.block_count;
         let was_not_done = match result {
             Ok(_) => {
                 return lbas.try_for_each(|lba| self.model.end_write(host, lba, number, now_ns, is_durable));
@@ -295,7 +295,7 @@ impl World {
             Err(_) => false,
         };
         // A command that was sent twice may have been done the first time.
-        if was_not_done && !self.shared.scenario.is_replayed {
+        if was_not_done && !self.shared.scenario.hosts.is_replayed {
             return lbas.try_for_each(|lba| self.model.deny_write(lba, number));
         }
         let may_still_happen = result.is_err_and(Failure::may_have_happened);
@@ -317,7 +317,7 @@ impl World {
     ) -> Result<(), Finding> {
         match result {
             Ok(_) => {
-                let first = self.shared.scenario.block_count;
+                let first = self.shared.scenario.first.block_count;
                 let lbas = if lba < first { 0..first } else { first..self.shared.scenario.all_block_count() };
                 let is_other = |command: &Command| {
                     command.host == host && matches!(command.kind, Kind::Flush | Kind::FlushAll)
@@ -332,7 +332,7 @@ impl World {
             }
             Err(Failure::Unflushed) => self.model.excuse_host(host),
             Err(_) => {
-                let is_of_closed = lba < self.shared.scenario.block_count && self.first.is_closed();
+                let is_of_closed = lba < self.shared.scenario.first.block_count && self.first.is_closed();
                 self.model.on_failed_flush(host, is_of_closed.then_some(begin_ns));
             }
         }

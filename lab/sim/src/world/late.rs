@@ -77,7 +77,7 @@ impl World {
         let mut connections = if host.namespace.is_some() { host.connections() } else { Vec::new() };
         // Without a Connect that has succeeded, the target does not know whose connection it is. A queue that owes
         // authentication has a deadline of its own.
-        let is_asked = self.shared.scenario.authentication.is_some();
+        let is_asked = self.shared.scenario.security.authentication.is_some();
         connections.retain(|id| {
             let connection = &self.shared.network.connections[*id];
             connection.is_connected() && !(is_asked && connection.may_owe_authentication())
@@ -131,7 +131,7 @@ impl World {
                 continue;
             }
             // One that owes authentication has a deadline of its own, and can write nothing.
-            let is_asked = self.shared.scenario.authentication.is_some();
+            let is_asked = self.shared.scenario.security.authentication.is_some();
             let may_owe = |connection: &&Connection| {
                 let until_ns = connection.heard_ns + AUTHENTICATION_NS + TIMER_STEP_NS + under_way_ns;
                 is_asked && connection.may_owe_authentication() && until_ns > now_ns

@@ -63,7 +63,7 @@ impl World {
         }
         self.shared.reach_event("target restarted for its log");
         let scenario = &self.shared.scenario;
-        let may_cut = !scenario.is_memory && !scenario.is_swift();
+        let may_cut = !scenario.first.is_memory && !scenario.is_swift();
         let is_power_cut = may_cut && self.shared.random.one_in(2);
         let down_ns = self.shared.random.scaled(MS, SECOND);
         self.kill_target(is_power_cut, down_ns);

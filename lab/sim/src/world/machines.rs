@@ -54,9 +54,9 @@ impl Machine {
 /// A namespace on a file of the simulated disk.
 pub(super) fn disk_store(scenario: &Scenario, file: File, block_count: u64) -> Store {
     let geometry = Geometry {
-        preferred_write_blocks: scenario.grain_blocks(scenario.write_grain_bytes),
-        preferred_deallocate_blocks: scenario.grain_blocks(scenario.deallocate_grain_bytes),
-        ..Geometry::new(scenario.block_bytes, scenario.first_block + block_count)
+        preferred_write_blocks: scenario.grain_blocks(scenario.first.write_grain_bytes),
+        preferred_deallocate_blocks: scenario.grain_blocks(scenario.first.deallocate_grain_bytes),
+        ..Geometry::new(scenario.first.block_bytes, scenario.first.first_block + block_count)
     };
     Store::Blocks(Arc::new(FileStore::simulated(file, &geometry)))
 }
@@ -85,14 +85,14 @@ impl World {
             Machine::Second { .. } => {
                 let file = self.shared.disk.open(1);
                 let scenario = &self.shared.scenario;
-                named(disk_store(scenario, file, scenario.block_count), FIRST_NAME | FOREIGN_NAME)
+                named(disk_store(scenario, file, scenario.first.block_count), FIRST_NAME | FOREIGN_NAME)
             }
         }
     }
 
     /// The first machine goes, and the second takes its address.
     pub(super) fn fail_over(&mut self, is_power_cut: bool, down_ns: u64, away_ns: u64) {
-        let has_second = self.second.presence.is_configured() && self.shared.scenario.second.is_some();
+        let has_second = self.second.presence.is_configured() && self.shared.scenario.second.spec.is_some();
         // A host that knows no storage would take that of the second machine for its own, rightly.
         let is_known = |host: &crate::host::Host| host.up_count > 0 && (host.sees_second || !has_second);
         if self.progress.stage > Stage::Settle

@@ -20,7 +20,7 @@ impl World {
         if is_hint || !self.target.machine.is_first() {
             return Ok(());
         }
-        let first_end = self.shared.scenario.block_count;
+        let first_end = self.shared.scenario.first.block_count;
         let is_of_first = command.lba < first_end || matches!(command.kind, Kind::FlushAll);
         if let Some(since_ns) = self.first.closed_since_ns
             && is_of_first
@@ -32,7 +32,7 @@ impl World {
         if !self.shared.is_hostile || !is_of_first {
             return Ok(());
         }
-        let bad = &self.shared.scenario.bad;
+        let bad = &self.shared.scenario.first.bad;
         let own = command.lba..command.lba + u64::from(command.blocks);
         let in_own = |bad: &Range<u64>| bad.clone().find(|lba| own.contains(lba));
         let in_list = |bad: &Range<u64>, lbas: &[u64]| bad.clone().find(|lba| lbas.contains(lba));

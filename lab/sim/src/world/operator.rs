@@ -95,11 +95,11 @@ impl World {
     /// Bytes of the first namespace that ends with this number of blocks of the model.
     fn bytes_of_first(&self, block_count: u64) -> u64 {
         let scenario = &self.shared.scenario;
-        scenario.first_byte() + block_count * u64::from(scenario.block_bytes)
+        scenario.first_byte() + block_count * u64::from(scenario.first.block_bytes)
     }
 
     pub(super) fn shrink(&mut self, block_count: u64) {
-        let full = self.shared.scenario.block_count;
+        let full = self.shared.scenario.first.block_count;
         if self.first.block_count != full
             || block_count >= full
             || self.first.is_reopening
@@ -123,7 +123,7 @@ impl World {
         if !self.target.machine.is_first() {
             return self.shared.at(self.shared.now_ns + MS, Event::Grow(from));
         }
-        let full = self.shared.scenario.block_count;
+        let full = self.shared.scenario.first.block_count;
         self.shared.say(|| format!("the namespace grows to {full} blocks"));
         self.shared.disk.zero_from(from as usize);
         if let Err(error) = self.first.store.resize(self.bytes_of_first(full)) {
@@ -173,7 +173,7 @@ impl World {
     pub(super) fn remove_second(&mut self, away_ns: u64, returns: bool) {
         // Once it is settled which blocks are read in the end, they stay.
         let is_late = self.progress.stage > Stage::Settle || !self.target.machine.is_first();
-        if is_late || self.shared.scenario.second.is_none() || !self.second.presence.is_configured() {
+        if is_late || self.shared.scenario.second.spec.is_none() || !self.second.presence.is_configured() {
             return;
         }
         let now_ns = self.shared.now_ns;
@@ -209,7 +209,7 @@ impl World {
     /// The memory of the second namespace is lost.
     fn cut_second(&mut self, since_ns: u64) {
         self.second.cut_command = self.commands.take_number();
-        let lbas = self.shared.scenario.block_count..self.shared.scenario.all_block_count();
+        let lbas = self.shared.scenario.first.block_count..self.shared.scenario.all_block_count();
         self.model.cut(lbas, self.second.cut_command, since_ns);
     }
 
@@ -223,7 +223,7 @@ impl World {
     /// The second namespace has new memory, which reads as zeroes.
     pub(super) fn regain_second(&mut self) {
         if self.second.presence.is_configured() && self.target.machine.is_first() {
-            let lbas = self.shared.scenario.block_count..self.shared.scenario.all_block_count();
+            let lbas = self.shared.scenario.first.block_count..self.shared.scenario.all_block_count();
             self.model.grow(lbas, self.second.cut_command, self.shared.now_ns);
         }
     }

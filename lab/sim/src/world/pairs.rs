@@ -135,7 +135,7 @@ impl Pairs {
             Ok(store) => Store::Keys(Arc::new(store)),
             Err(error) => panic!("a file of that size: {error}"),
         };
-        let reactor_count = usize::from(shared.scenario.reactor_count);
+        let reactor_count = usize::from(shared.scenario.target.reactor_count);
         if self.settings.durability == PairDurability::Memory {
             store.set_reactor_count(reactor_count).expect("memory for each");
         }
@@ -168,7 +168,7 @@ impl Pairs {
             shared.clocks.reboot(shared.scenario.chance, shared.now_ns);
             self.cut_ns = Some(shared.now_ns);
         } else {
-            let goes_on = shared.scenario.writes_outlive_kill;
+            let goes_on = shared.scenario.target.writes_outlive_kill;
             shared.log_disk.on_kill(&mut shared.random, goes_on, held_until_ns);
         }
         self.model.on_crash(crash, shared.now_ns);
@@ -298,7 +298,7 @@ fn open(
     };
     let geometry = Geometry::new(BLOCK_BYTES as u32, settings.bytes / BLOCK_BYTES as u64);
     let below = Arc::new(FileStore::simulated(shared.log_disk.open(LOG_FILE), &geometry));
-    let reactor_count = usize::from(shared.scenario.reactor_count);
+    let reactor_count = usize::from(shared.scenario.target.reactor_count);
     let head_bytes = KeyValueStore::simulated_head_bytes(reactor_count);
     shared.log_disk.change_first(head_bytes, |head| {
         KeyValueStore::simulated_file(file_settings, below, head, reactor_count, (number, hash_seed))
@@ -332,7 +332,7 @@ impl World {
             return;
         };
         let Some(pairs) = &self.pairs else { return };
-        let (low, high) = pairs.settings.memory_range(self.shared.scenario.reactor_count.into());
+        let (low, high) = pairs.settings.memory_range(self.shared.scenario.target.reactor_count.into());
         let bytes = low + (high - low) * u64::from(share) / 255;
         match store.set_memory(bytes) {
             Ok(()) => self.shared.say(|| format!("pairs have {bytes} bytes of memory")),
@@ -349,18 +349,19 @@ impl World {
     pub(super) fn run_client(&mut self, actor: Actor) -> bool {
         let Some(pairs) = &mut self.pairs else { return false };
         let Some(index) = actor.checked_sub(pairs.first_actor) else { return false };
-        let task = match self.progress.stage {
-            Stage::Work => {
-                let left = pairs.settings.client_command_limit.saturating_sub(pairs.sent_counts[index]);
-                Task::Work(
-                    left.min(self.shared.scenario.command_count.saturating_sub(self.commands.turn_count)),
-                )
-            }
-            Stage::Settle | Stage::Flush => Task::Settle,
-            Stage::Read if index == 0 => Task::Read,
-            Stage::Read => Task::Settle,
-            Stage::Close | Stage::Stop | Stage::Over => Task::Close,
-        };
+        let task =
+            match self.progress.stage {
+                Stage::Work => {
+                    let left = pairs.settings.client_command_limit.saturating_sub(pairs.sent_counts[index]);
+                    Task::Work(left.min(
+                        self.shared.scenario.load.command_count.saturating_sub(self.commands.turn_count),
+                    ))
+                }
+                Stage::Settle | Stage::Flush => Task::Settle,
+                Stage::Read if index == 0 => Task::Read,
+                Stage::Read => Task::Settle,
+                Stage::Close | Stage::Stop | Stage::Over => Task::Close,
+            };
         pairs.watch(&self.shared);
         let acknowledged_count = pairs.model.acknowledged_count;
         let client = &mut pairs.clients[index];
@@ -517,7 +518,7 @@ impl World {
                 (Verb::Store, Action::Store { mode, value, flags: 0, exptime: 0 }, store, Some(buffer))
             }
         };
-        let may_repeat = self.shared.scenario.is_replayed
+        let may_repeat = self.shared.scenario.hosts.is_replayed
             && matches!(&action, Action::Delete { .. } | Action::Store { mode: Mode::Set, .. });
         let id = pairs.model.begin(at, action.clone(), Origin::Host, now_ns);
         let again = may_repeat.then(|| pairs.model.begin(at, action, Origin::Again, now_ns));

@@ -23,8 +23,8 @@ impl SecondNamespace {
     pub(super) fn new(scenario: &Scenario) -> Self {
         Self {
             presence: Removable::default(),
-            rights: Rights::new(scenario.host_count),
-            filters: Filters::new(scenario.second.as_deref()),
+            rights: Rights::new(scenario.hosts.count),
+            filters: Filters::new(scenario.second.spec.as_deref()),
             cut_command: 0,
             name: 8,
             stages: Stages::new("second namespace", "configured"),

@@ -26,7 +26,7 @@ impl World {
     fn draw_namespace(&mut self, host: usize) -> Option<(Namespace, u64)> {
         let first = (self.hosts[host].namespace.clone()?, 0);
         match self.hosts[host].second.clone() {
-            Some(second) if self.choice.one_in(3) => Some((second, self.shared.scenario.block_count)),
+            Some(second) if self.choice.one_in(3) => Some((second, self.shared.scenario.first.block_count)),
             _ => Some(first),
         }
     }
@@ -36,7 +36,7 @@ impl World {
             return;
         }
         let Some((namespace, base)) = self.draw_namespace(host) else { return };
-        let mix = self.shared.scenario.mix;
+        let mix = self.shared.scenario.load.mix;
         let weights = [
             mix.read,
             mix.write,
@@ -45,7 +45,7 @@ impl World {
             mix.write_zeroes,
             mix.deallocate,
             mix.compare,
-            if self.shared.scenario.depth < 2 { 0 } else { mix.compare_and_write },
+            if self.shared.scenario.hosts.depth < 2 { 0 } else { mix.compare_and_write },
             mix.verify,
             mix.copy,
             mix.flush_all,
@@ -126,7 +126,7 @@ impl World {
         let offset = self.shared.scenario.first_block_of(base);
         let end = namespace.block_count() - offset;
         let limit = u64::from(namespace.limits().deallocate_ranges_max);
-        let limit = self.shared.scenario.deallocated_ranges_max.min(limit) as usize;
+        let limit = self.shared.scenario.load.deallocated_ranges_max.min(limit) as usize;
         // Filters of the second namespace may delay each of them.
         let is_any = base == 0 && limit > 4 && self.choice.one_in(2);
         let all = if is_any { self.choice.scaled(1, limit as u64) as usize } else { 0 };
@@ -151,10 +151,10 @@ impl World {
     fn submit_refused(&mut self, host: usize, lane: usize, namespace: &Namespace) {
         let nsid = namespace.nsid();
         // Namespaces shrink, but none is ever that long.
-        let beyond = self.shared.scenario.first_block + self.shared.scenario.all_block_count();
+        let beyond = self.shared.scenario.first.first_block + self.shared.scenario.all_block_count();
         let (bytes, missing) = (namespace.lba_bytes(), Nsid::new(9));
         let beyond_end = Status::LBA_OUT_OF_RANGE;
-        let limits = self.shared.scenario.limits;
+        let limits = self.shared.scenario.target.limits;
         let too_many = u64::from(limits.transfer_bytes_max / bytes) + 1;
         let range_count = limits.copy_range_count_max + 1;
         let (command, status) = match self.choice.below(11) {
@@ -214,7 +214,7 @@ impl World {
         let is_ambiguous = ranges.len() > 1 && ranges.iter().any(is_read);
         let now_ns = self.shared.now_ns;
         let may_copy = written.clone().all(|lba| self.model.may_copy_to(base + lba, now_ns));
-        let limits = self.shared.scenario.limits;
+        let limits = self.shared.scenario.target.limits;
         let Ok(copy) = namespace.copy(first + lba, &named(&ranges, first)) else {
             return self.shared.coverage.reach(Point::Limit("Copy that is too long for the host to send it"));
         };
@@ -305,7 +305,7 @@ impl World {
         };
         let now_ns = self.shared.now_ns;
         let is_beyond_chunk =
-            count * self.block_bytes(lba) > self.shared.scenario.limits.transfer_bytes_max as usize;
+            count * self.block_bytes(lba) > self.shared.scenario.target.limits.transfer_bytes_max as usize;
         match kind {
             Kind::Verify if is_beyond_chunk => {
                 self.shared.coverage.reach(Point::Form("Verify beyond a chunk"));
@@ -367,7 +367,7 @@ impl World {
         namespace: &Namespace,
         (base, lba, blocks): (u64, u64, u32),
     ) {
-        let limit = self.shared.scenario.limits.compare_and_write_blocks_max;
+        let limit = self.shared.scenario.target.limits.compare_and_write_blocks_max;
         let blocks = if self.choice.one_in(2) { blocks.min(limit) } else { 1 };
         let first = self.shared.scenario.first_block_of(base);
         let Ok([compare, write]) = namespace.compare_and_write(first + lba, blocks) else { return };

@@ -40,7 +40,7 @@ impl Takeover {
     pub(super) fn waits_for_write(&mut self, shared: &mut Shared, is_target_up: bool, kill: Event) -> bool {
         let Shared { scenario, disk, log_disk, now_ns, .. } = shared;
         let now_ns = *now_ns;
-        let is_wanted = scenario.kills_at_writes && is_target_up;
+        let is_wanted = scenario.target.kills_at_writes && is_target_up;
         if !is_wanted || disk.is_written() || log_disk.is_written() {
             self.kill_waits_until_ns = None;
             return false;

@@ -9,7 +9,7 @@ use crate::shared::{Event, Side};
 impl World {
     /// The operator gives the target another key of TLS, in place of the one before. Connected hosts stay.
     pub(super) fn change_tls_key(&mut self) {
-        let has_key = matches!(self.shared.scenario.tls, TlsPolicy::Allowed | TlsPolicy::Required);
+        let has_key = matches!(self.shared.scenario.security.tls, TlsPolicy::Allowed | TlsPolicy::Required);
         if !has_key || self.progress.stage > Stage::Settle || !self.target.machine.is_first() {
             return;
         }

@@ -21,8 +21,8 @@ pub(super) struct User {
 
 /// The users of all lanes, by host and lane.
 pub(super) fn users(scenario: &Scenario) -> Vec<Vec<User>> {
-    let users = |_| (0..scenario.lanes_per_host).map(|_| User::default()).collect();
-    (0..scenario.host_count).map(users).collect()
+    let users = |_| (0..scenario.hosts.lane_count).map(|_| User::default()).collect();
+    (0..scenario.hosts.count).map(users).collect()
 }
 
 impl World {
@@ -60,7 +60,7 @@ impl World {
 
     /// Whether a user has submitted all of its commands.
     pub(super) fn is_done(&self, user: &User) -> bool {
-        user.next >= self.shared.scenario.lane_command_count
+        user.next >= self.shared.scenario.load.lane_command_count
     }
 
     fn submit_some(&mut self, host: usize, lane: usize) {
@@ -68,22 +68,22 @@ impl World {
             return;
         }
         // A lane of depth 1 has never room for a pair, and a pause after each command.
-        let is_deep = self.shared.scenario.depth > 1;
+        let is_deep = self.shared.scenario.hosts.depth > 1;
         let now_ns = self.shared.now_ns;
         while let user = &mut self.users[host][lane]
-            && user.next < self.shared.scenario.lane_command_count
+            && user.next < self.shared.scenario.load.lane_command_count
             && user.next_ns <= now_ns
             && self.hosts[host].lanes[lane].core.has_room(if is_deep { 2 } else { 1 })
         {
             let command = [host as u64, lane as u64, user.next];
             user.next += 1;
             self.choice = Random::of(self.shared.scenario.seed, 3, &command);
-            let pause_ns = 1 + self.choice.below(self.shared.scenario.think_ns);
+            let pause_ns = 1 + self.choice.below(self.shared.scenario.load.think_ns);
             if !is_deep || self.choice.one_in(3) {
                 user.next_ns = now_ns + pause_ns;
             }
             self.commands.turn_count += 1;
-            if self.shared.scenario.commands.as_ref().is_none_or(|kept| kept.contains(&command)) {
+            if self.shared.scenario.load.commands.as_ref().is_none_or(|kept| kept.contains(&command)) {
                 self.commands.submitted.push(command);
                 self.submit_one(host, lane);
             }
@@ -97,8 +97,8 @@ impl World {
 
     /// The namespace in which a block of the model lies, and the block there.
     fn place(&self, host: usize, lba: u64) -> Option<(Namespace, u64)> {
-        match lba.checked_sub(self.shared.scenario.block_count) {
-            None => Some((self.hosts[host].namespace.clone()?, self.shared.scenario.first_block + lba)),
+        match lba.checked_sub(self.shared.scenario.first.block_count) {
+            None => Some((self.hosts[host].namespace.clone()?, self.shared.scenario.first.first_block + lba)),
             Some(lba) => Some((self.hosts[host].second.clone()?, lba)),
         }
     }
@@ -119,7 +119,7 @@ impl World {
             let blocks_max = self.shared.scenario.blocks_max_at(lba).min(self.progress.read_blocks_max);
             let mut blocks = 1;
             while blocks < blocks_max
-                && lba + u64::from(blocks) != self.shared.scenario.block_count
+                && lba + u64::from(blocks) != self.shared.scenario.first.block_count
                 && self.progress.left_to_read.pop_if(|next| *next == lba + u64::from(blocks)).is_some()
             {
                 blocks += 1;

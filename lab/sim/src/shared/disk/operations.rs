@@ -222,19 +222,19 @@ impl Shared {
             return (result, limit);
         }
         let bad = match operation {
-            Operation::Read { .. } => &scenario.bad.unreadable,
-            _ => &scenario.bad.unwritable,
+            Operation::Read { .. } => &scenario.first.bad.unreadable,
+            _ => &scenario.first.bad.unwritable,
         };
         // One that stops short does not come to those behind.
         let end = match operation {
             Operation::Read { .. } | Operation::Write { .. } => {
-                extent.start + limit / self.scenario.block_bytes as usize
+                extent.start + limit / self.scenario.first.block_bytes as usize
             }
             _ => extent.end,
         };
-        let is_bad = |block: &usize| bad.contains(&(*block as u64 % scenario.block_count));
+        let is_bad = |block: &usize| bad.contains(&(*block as u64 % scenario.first.block_count));
         let Some(first) = (extent.start..end).find(is_bad) else { return (result, limit) };
-        let done_bytes = (first - extent.start) * scenario.block_bytes as usize;
+        let done_bytes = (first - extent.start) * scenario.first.block_bytes as usize;
         self.reach_event("operation on a block that fails for good");
         (Err(Errno::IO), done_bytes)
     }
