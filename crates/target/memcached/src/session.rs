@@ -9,34 +9,34 @@
 //! Inputs are `on_*`, queries are nouns. The driver sends [`output`](Session::output) and reports bytes with
 //! [`on_sent`](Session::on_sent).
 
+mod arriving_value;
+mod batch;
 mod watching;
 
 use std::collections::VecDeque;
 
-use memory::{CHUNK_BYTES, Chunk};
+use memory::CHUNK_BYTES;
 
 use crate::answer::AnswerId;
 use crate::authentication::{Authentication, Outcome};
 use crate::binary_response as response;
 use crate::collecting::{AllRequest, Collecting, limit_refusal, push_collected};
 use crate::collective::CollectiveRequest;
-use crate::command::{Command, Mode, Verb};
+use crate::command::{Command, Verb};
 use crate::connection_stats::ConnectionStats;
 use crate::counters::PartitionStats;
 use crate::dump::Dump;
-use crate::execute::{Addition, Executor};
-use crate::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_items, take_gets};
 use crate::incoming::Incoming;
 use crate::output::Output;
 use crate::protocol::binary;
-use crate::protocol::decode::{Decoder, GetPosition, bad_chunk};
+use crate::protocol::decode::Decoder;
 use crate::protocol::decoded::Decoded;
 use crate::refusal::{Refusal, RefusalForm};
 use crate::router::Router;
 use crate::settings::{ListenerSettings, PIECE_BYTES};
 use crate::stats::VERSION;
 use crate::watch::Watching;
-use kv::{Home, KEY_BYTES_MAX, KeyHash, Processor};
+use kv::KeyHash;
 
 /// Output limit, bytes: with more, execution stops until some of it is sent. Awaited answers of other partitions count
 /// with their expected length.
@@ -107,21 +107,6 @@ pub struct Session {
     /// path, to keep their order.
     last_by_message: Option<AnswerId>,
     is_closing: bool,
-}
-
-/// An entry of a batch: a command, or an answer that needs none.
-#[derive(Clone, Copy)]
-struct Entry<'a> {
-    command: Command<'a>,
-    /// Hash of the command's key; `None` if there is nothing to execute.
-    hash: Option<KeyHash>,
-    home: Home,
-    /// The answer, if there is nothing to execute.
-    answer: &'static [u8],
-}
-
-impl Entry<'_> {
-    const NONE: Entry<'static> = Entry { command: Command::NONE, hash: None, home: Home::NONE, answer: &[] };
 }
 
 impl Session {
@@ -354,337 +339,6 @@ impl Session {
             self.backlog.shrink_to(4096);
         }
         progress
-    }
-
-    /// Takes `get` keys off the input and answers them, until the output is full. Returns whether there was one.
-    #[inline]
-    fn run_gets<'a>(
-        &mut self,
-        router: &mut impl Router,
-        input: &mut &'a [u8],
-        gets: &mut Vec<Get<'a>>,
-    ) -> bool {
-        let executor = router.executor();
-        let processor = &executor.partition.processor;
-        if processor.has_log() || executor.service.watch.is_watched() {
-            return false;
-        }
-        let Some(mut behind) = self.decoder.get_position() else { return false };
-        let whole = *input;
-        take_gets(processor, behind, input, gets);
-        if gets.is_empty() {
-            return false;
-        }
-        let removed = processor.removed_count();
-        let (own, count) = router.position();
-        // As long as nothing is removed, places found ahead stay valid.
-        let (mut fetched, mut has_removed) = (0, false);
-        for at in 0..gets.len() {
-            let until = gets.len().min(at + ITEMS_AHEAD);
-            prefetch_items(&router.executor().partition.processor, &mut gets[fetched..until]);
-            fetched = until;
-            let get = &gets[at];
-            let (key, hash) = (get.key, get.hash);
-            let partition = if count == 1 { own } else { hash.partition(count) };
-            if partition == own {
-                let mut executor = router.executor();
-                let place = if has_removed { None } else { get.place };
-                let sink = self.sink();
-                if !executor.get_prefetched(hash, key, place, sink.bytes_mut()) {
-                    has_removed = executor.partition.processor.removed_count() != removed;
-                }
-                if !executor.service.long_values.is_empty() {
-                    sink.insert(executor.take_long_values());
-                }
-            } else {
-                let command = Command { key, ..Command::NONE };
-                let id = self.push_awaited(0, &command.verb);
-                router.send(partition, id, hash, &command);
-            }
-            behind = get.behind;
-            if behind == GetPosition::Line {
-                self.sink().bytes_mut().extend_from_slice(b"END\r\n");
-            }
-            if self.is_full() {
-                *input = &whole[whole.len() - get.left_bytes..];
-                break;
-            }
-        }
-        self.decoder.set_get_position(behind);
-        true
-    }
-
-    fn process(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Progress {
-        // Room for as many commands as the input may hold, unless they are very short.
-        let count_max = (input.len() / 16 + 1).min(BATCH);
-        let (mut gets, mut batch): (Vec<Get<'_>>, Vec<Entry<'_>>) = (Vec::new(), Vec::new());
-        self.needed_bytes = 0;
-        loop {
-            if self.dump.is_some() {
-                return self.request_dump(router);
-            }
-            if self.watching.is_some() {
-                *input = &[];
-                return Progress::Open;
-            }
-            if self.is_full() {
-                return Progress::Stalled;
-            }
-            if self.incoming.is_some()
-                && let Some(progress) = self.receive_value(router, input)
-            {
-                return progress;
-            }
-            if input.is_empty() {
-                return Progress::Open;
-            }
-            if self.run_gets(router, input, &mut gets) {
-                continue;
-            }
-            if batch.is_empty() {
-                batch.reserve(count_max);
-            }
-            let before = (self.decoder, *input);
-            let processor = &router.executor().partition.processor;
-            let (length, other) = decode_batch(&mut self.decoder, processor, input, &mut batch);
-            let (entries, behind) = batch.split_at(length);
-            if let Some(done) = self.run_batch(router, entries) {
-                // Commands decoded after these will be decoded again.
-                (self.decoder, *input) = before;
-                for _ in 0..done {
-                    self.decoder.next(input, &mut { Command::NONE });
-                }
-                return Progress::Stalled;
-            }
-            if let Some(decoded) = other
-                && let Some(progress) = self.on_end_of_batch(router, input, &decoded, &behind[0].command)
-            {
-                return progress;
-            }
-        }
-    }
-
-    /// Executes the commands of a batch, or sends them to the partitions of their keys, until the output is full: then
-    /// returns the number of those that are done.
-    #[inline]
-    fn run_batch(&mut self, router: &mut impl Router, entries: &[Entry<'_>]) -> Option<usize> {
-        let position = router.position();
-        let (mut at, mut fetched) = (0, 0);
-        while let Some(entry) = entries.get(at) {
-            while fetched < entries.len().min(at + ITEMS_AHEAD) {
-                let Entry { hash, home, .. } = entries[fetched];
-                if let Some(hash) = hash
-                    && (fetched == 0 || entries[fetched - 1].hash != Some(hash))
-                {
-                    router.executor().partition.processor.prefetch_item_of(hash, home);
-                }
-                fetched += 1;
-            }
-            match entry.hash {
-                None => {
-                    self.sink().bytes_mut().extend_from_slice(entry.answer);
-                    at += 1;
-                }
-                Some(hash) => at += self.run_command(router, position, hash, &entries[at..]),
-            }
-            if self.is_full() {
-                return Some(at);
-            }
-        }
-        None
-    }
-
-    /// Executes the first of these commands, with those behind it that can be executed as one, or sends it to the
-    /// partition of its key. Returns how many are done.
-    #[inline]
-    fn run_command(
-        &mut self,
-        router: &mut impl Router,
-        (own, count): (usize, usize),
-        hash: KeyHash,
-        entries: &[Entry<'_>],
-    ) -> usize {
-        let command = &entries[0].command;
-        let partition = if count == 1 { own } else { hash.partition(count) };
-        if partition != own || !self.is_immediate(router, hash, command) {
-            let id = self.push_awaited(command.value.len(), &command.verb);
-            if partition == own {
-                self.last_by_message = Some(id);
-            }
-            router.send(partition, id, hash, command);
-            return 1;
-        }
-        let mut executor = router.executor();
-        let sink = self.sink();
-        let mut done = 1;
-        if Addition::of(command).is_some() && !executor.service.watch.is_watched() {
-            done = add_all(executor.reborrow(), hash, entries, sink.bytes_mut());
-        } else {
-            executor.execute(hash, command, sink.bytes_mut());
-        }
-        if !executor.service.long_values.is_empty() {
-            sink.insert(executor.take_long_values());
-        }
-        done
-    }
-
-    /// Acts on what was decoded behind a batch; `command` is the one that was being decoded. Returns the progress if
-    /// nothing more is decoded now.
-    fn on_end_of_batch(
-        &mut self,
-        router: &mut impl Router,
-        input: &mut &[u8],
-        decoded: &Decoded<'_>,
-        command: &Command<'_>,
-    ) -> Option<Progress> {
-        match *decoded {
-            Decoded::More(needed_bytes) => {
-                self.needed_bytes = needed_bytes;
-                return Some(Progress::Open);
-            }
-            Decoded::Close | Decoded::Quit | Decoded::BinaryQuit(_) => {
-                self.is_broken = matches!(decoded, Decoded::Close);
-                if let Decoded::BinaryQuit(header) = *decoded {
-                    let sink = self.sink().bytes_mut();
-                    response::respond(sink, header, response::SUCCESS, &[], &[], &[], 0);
-                }
-                self.is_closing = true;
-                *input = &[];
-                return Some(Progress::Close);
-            }
-            Decoded::Large { length, has_line_end } => {
-                let (own, count) = router.position();
-                let stored_key = &mut [0; KEY_BYTES_MAX];
-                let hash = router.executor().partition.processor.hash(command.stored_key(stored_key));
-                let partition = if count == 1 { own } else { hash.partition(count) };
-                let line_end_bytes = if has_line_end { 2 } else { 0 };
-                self.incoming =
-                    Some(Box::new(Incoming::new(command, hash, partition, length, line_end_bytes)));
-            }
-            _ => self.on_other(router, decoded),
-        }
-        None
-    }
-
-    /// Consumes input that belongs to the arriving value. `None` once it is complete.
-    fn receive_value(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Option<Progress> {
-        let (own, _) = router.position();
-        // The namespace may have been replaced, with other hashes for its keys: the value is then discarded.
-        let incoming = self.incoming.as_ref()?;
-        let key_hash =
-            router.executor().partition.processor.hash(incoming.head().stored_key(&mut [0; KEY_BYTES_MAX]));
-        if key_hash != incoming.hash() {
-            self.incoming = None;
-            self.is_closing = true;
-            *input = &[];
-            return Some(Progress::Close);
-        }
-        loop {
-            let incoming = self.incoming.as_mut()?;
-            if incoming.is_whole() {
-                break;
-            }
-            if incoming.lacks_room() {
-                if incoming.short_bytes_wanted() > 0 {
-                    if self.lacks_buffer() {
-                        return Some(Progress::Stalled);
-                    }
-                    self.incoming.as_mut()?.allocate_short();
-                    continue;
-                }
-                let partition = incoming.partition;
-                // With a log, memory may become free as more is written: the request takes the same path as for other
-                // partitions.
-                if partition != own || router.executor().partition.processor.has_log() {
-                    let count = incoming.wanted();
-                    if count > 0 {
-                        router.reserve(partition, count);
-                    }
-                    return Some(Progress::Stalled);
-                }
-                match router.executor().partition.processor.take_chunks(1) {
-                    Some(chunks) => incoming.on_room(chunks),
-                    None => self.refuse_incoming(router),
-                }
-                continue;
-            }
-            if input.is_empty() {
-                self.needed_bytes = 0;
-                return Some(Progress::Open);
-            }
-            incoming.on_bytes(input);
-            let count = incoming.wanted();
-            if count > 0 && (incoming.partition != own || router.executor().partition.processor.has_log()) {
-                router.reserve(incoming.partition, count);
-            }
-        }
-        let incoming = self.incoming.take()?;
-        let (partition, has_right_line_end) = (incoming.partition, incoming.has_right_line_end());
-        let store = incoming.into_store();
-        if !has_right_line_end {
-            self.sink().bytes_mut().extend_from_slice(bad_chunk(store.verb()));
-            return None;
-        }
-        if partition == own && !router.executor().partition.processor.has_log() {
-            let mut executor = router.executor();
-            let sink = self.sink();
-            executor.execute_large(store, sink.bytes_mut());
-            return None;
-        }
-        let id = self.push_awaited(store.short_bytes().max(1), &store.head().verb);
-        if partition == own {
-            self.last_by_message = Some(id);
-        }
-        router.store_large(partition, id, store);
-        None
-    }
-
-    /// Refuses the arriving value for lack of memory, and discards the rest of it.
-    fn refuse_incoming(&mut self, router: &mut impl Router) {
-        let Some(incoming) = self.incoming.take() else { return };
-        self.decoder.discard(incoming.left());
-        let partition = incoming.partition;
-        let store = incoming.into_store();
-        let (removes, binary) = match store.verb() {
-            Verb::Store { mode: Mode::Set, cas: None, .. } | Verb::Meta(_) => (true, None),
-            Verb::Binary(header) => (binary::is_set(header.opcode), Some(header)),
-            _ => (false, None),
-        };
-        let verb = Verb::Refused { removes, is_memory: true, is_quiet: store.verb().is_silent(), binary };
-        let hash = store.hash;
-        store.with_command(|command, _| {
-            let command = Command { verb, value: &[], ..*command };
-            if partition == router.position().0 && self.is_immediate(router, hash, &command) {
-                return router.executor().execute(hash, &command, self.sink().bytes_mut());
-            }
-            let id = self.push_awaited(0, &verb);
-            if partition == router.position().0 {
-                self.last_by_message = Some(id);
-            }
-            router.send(partition, id, hash, &command);
-        });
-    }
-
-    /// Handles memory for the arriving value; empty if there is none. Call [`resume`](Self::resume) afterwards.
-    pub fn on_room(&mut self, router: &mut impl Router, chunks: Vec<Chunk>) {
-        match &mut self.incoming {
-            Some(_) if chunks.is_empty() => self.refuse_incoming(router),
-            Some(incoming) => incoming.on_room(chunks),
-            None => {}
-        }
-    }
-
-    /// Memory of the arriving value into which the next bytes may be received directly.
-    pub fn place(&mut self) -> Option<&mut [u8]> {
-        if !self.backlog.is_empty() { None } else { self.incoming.as_mut()?.place() }
-    }
-
-    /// Accounts for `count` bytes received into [`place`](Self::place). Call it before passing the bytes that follow,
-    /// even with a count of 0.
-    pub fn on_placed(&mut self, count: usize) {
-        if let Some(incoming) = &mut self.incoming {
-            incoming.on_placed(count);
-        }
     }
 
     /// Handles requests that are not about a single key.
@@ -963,55 +617,6 @@ impl Session {
             }
         }
     }
-}
-
-/// Executes an addition, the first of `entries`, together with those directly after it that add to the same counter.
-/// Returns their number.
-#[inline(never)]
-fn add_all(mut executor: Executor<'_>, hash: KeyHash, entries: &[Entry<'_>], out: &mut Vec<u8>) -> usize {
-    let Some(first) = entries.first() else { return 0 };
-    let key = first.command.key;
-    let same = entries.iter().take_while(|entry| entry.hash == Some(hash) && entry.command.key == key);
-    executor.add_all(hash, key, same.map_while(|entry| Addition::of(&entry.command)), out)
-}
-
-/// Decodes commands into `batch`, and prefetches the buckets of their keys. Returns their number, and what was decoded
-/// behind them, if that is something else.
-#[inline]
-fn decode_batch<'a>(
-    decoder: &mut Decoder,
-    processor: &Processor,
-    input: &mut &'a [u8],
-    batch: &mut Vec<Entry<'a>>,
-) -> (usize, Option<Decoded<'a>>) {
-    let mut length = 0;
-    while length < BATCH {
-        if length == batch.len() {
-            batch.push(Entry::NONE);
-        }
-        let entry = &mut batch[length];
-        if decoder.next_key(input, &mut entry.command) {
-            let hash = processor.hash(entry.command.key);
-            (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
-            length += 1;
-            continue;
-        }
-        match decoder.next(input, &mut entry.command) {
-            Decoded::Command => {
-                let command = &entry.command;
-                let hash = if command.is_base64 {
-                    processor.hash(command.stored_key(&mut [0; KEY_BYTES_MAX]))
-                } else {
-                    processor.hash(command.key)
-                };
-                (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
-            }
-            Decoded::Answer(answer) => (entry.hash, entry.answer) = (None, answer),
-            decoded => return (length, Some(decoded)),
-        }
-        length += 1;
-    }
-    (length, None)
 }
 
 /// Expected length of an awaited answer, bytes.
