@@ -1,6 +1,7 @@
 //! Serves the lanes of a reactor: accepts connections, receives, sends, and ends lanes.
 
 mod placing;
+mod sending;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -20,13 +21,13 @@ use wire::text::quoted;
 use super::dispatch::{After, Dispatcher};
 use super::pressure::{self, PressureWatch};
 use super::settings::ServingSettings;
-use super::timers::{NOTICE_TIMER, SWEEP_TIMER};
+use super::timers::SWEEP_TIMER;
 use crate::control_plane::admission::{reason, reason_of};
 use crate::io_path::commands::{CollectKey, Commands};
 use crate::io_path::executor::IoExecutor;
 use crate::io_path::io_command::Caller;
 use crate::io_path::key_value_io::ArrivingValues;
-use crate::io_path::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait, payload_digest, tls_key};
+use crate::io_path::lane::{ClosingStep, Lane, LaneState, Order, Wait, payload_digest, tls_key};
 use crate::io_path::lane_table::{LaneTable, Swept};
 use crate::io_path::maybe_tls_socket::MaybeTlsSocket;
 use crate::io_path::running::{Owner, Step};
@@ -43,16 +44,6 @@ use crate::objects::namespace_table::NamespaceTable;
 
 /// Interval of the sweep that releases memory of lanes which took in no command since the one before, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
-
-/// Poll interval for zero-copy notifications, ns: a paused socket raises no event for them.
-const NOTICE_NS: u64 = 5_000_000;
-
-/// Send budget of all lanes in a turn, bytes. Once it is spent, only lanes with at most [`LITTLE_BYTES_MAX`] to send
-/// are flushed: a turn in which many lanes send their whole budget takes milliseconds.
-const ALL_BYTES_MAX: u64 = 512 << 10;
-
-/// Unsent bytes of a lane that is flushed although the budget of the turn is spent.
-const LITTLE_BYTES_MAX: usize = 256 << 10;
 
 /// The lanes of a reactor.
 pub(super) struct LaneServer {
@@ -580,149 +571,6 @@ impl LaneServer {
         );
         let request = Request { lane: lane.id, kind: RequestKind::Ended(lane.end.unwrap_or_default()) };
         io.post(0, Message::Control(ControlMessage::Request(request)));
-    }
-
-    /// Schedules the next poll for zero-copy notifications, if some are outstanding.
-    pub(super) fn on_notice_timer(&mut self, io: &mut impl Io<Message>) {
-        self.has_notice_timer = false;
-        self.take_notices(io);
-        if self.lanes.lists.has_awaiting() {
-            self.set_notice_timer(io);
-        }
-    }
-
-    fn set_notice_timer(&mut self, io: &mut impl Io<Message>) {
-        if !std::mem::replace(&mut self.has_notice_timer, true) {
-            io.set_timer(io.now_ns() + NOTICE_NS, NOTICE_TIMER);
-        }
-    }
-
-    /// Flushes every lane with bytes to send whose doorbell rings.
-    fn ring(&mut self, io: &mut impl Io<Message>, commands: &mut Commands) {
-        let now_ns = io.now_ns();
-        let mut dirty = self.lanes.lists.dirty.take();
-        let mut waiting_count = 0;
-        let mut count_before_full = None;
-        dirty.retain(|&index| {
-            let Some(lane) = self.lanes.get_mut(index) else { return false };
-            let waits = !lane.is_due(now_ns) || self.flush(io, commands, index) == Flushed::Left;
-            if waits {
-                waiting_count += 1;
-            } else if let Some(lane) = self.lanes.get_mut(index) {
-                lane.marks.is_dirty = false;
-            }
-            if count_before_full.is_none() && self.sent_bytes >= ALL_BYTES_MAX {
-                count_before_full = Some(waiting_count);
-            }
-            waits
-        });
-        // Lanes that the turn's budget left out come first in the next turn.
-        if let Some(count) = count_before_full {
-            dirty.rotate_left(count);
-        }
-        self.lanes.lists.dirty.put_back(dirty);
-    }
-
-    /// Enough bytes wait on a lane to flush it before the turn ends. A caravan that is leaving continues at the end of
-    /// the turn, or when the socket has room; until then its bytes are only counted.
-    fn on_full(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
-        let Some(lane) = self.lanes.get_mut(index) else { return };
-        if !lane.queue.caravan().is_leaving() {
-            self.flush(io, commands, index);
-        } else if lane.needs_stable_copy() || lane.deadlines.is_on(Wait::Read) {
-            self.on_unsent(io, commands, index);
-        }
-    }
-
-    /// As above for values: bytes that the turn's budget leaves out hold buffers, or memory of the store.
-    #[cold]
-    fn on_full_of_values(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
-        self.on_full(io, commands, index);
-        if self.lanes.get_mut(index).is_some_and(|lane| lane.queue.caravan().is_leaving()) {
-            self.on_unsent(io, commands, index);
-        }
-    }
-
-    /// Flushes a lane, as far as its socket has room and the turn's budget allows.
-    fn flush(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) -> Flushed {
-        let Some((lane, lists)) = self.lanes.entry(index) else { return Flushed::Empty };
-        if self.sent_bytes >= ALL_BYTES_MAX && lane.queue.caravan().unsent_bytes() > LITTLE_BYTES_MAX {
-            return self.put_off(io, commands, index);
-        }
-        let before = lane.counters.sent_bytes.get();
-        let flushed = lane.flush(io);
-        self.sent_bytes += lane.counters.sent_bytes.get() - before;
-        match flushed {
-            Flushed::Empty => {
-                let is_terminating =
-                    lane.state.closing().is_some_and(|closing| closing.step == ClosingStep::Terminating);
-                if let Some(socket) = lane.socket().filter(|_| is_terminating) {
-                    io.finish(socket);
-                }
-                if lane.is_behind {
-                    self.on_unsent(io, commands, index);
-                }
-            }
-            Flushed::Blocked => {
-                lane.arm_timer(io, &self.settings.timeouts);
-                self.on_unsent(io, commands, index);
-            }
-            Flushed::Left => {
-                lists.mark_dirty(lane);
-                if lane.is_behind {
-                    self.on_unsent(io, commands, index);
-                }
-            }
-            Flushed::Broken => {
-                if lane.transport.is_tls() {
-                    Self::on_tls(io, lane);
-                }
-                lane.end.get_or_insert(LaneEnd::Lost);
-                self.close(io, commands, index);
-            }
-        }
-        self.await_notices(io, index);
-        flushed
-    }
-
-    /// Leaves the waiting bytes of a lane to the next turn.
-    #[cold]
-    fn put_off(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) -> Flushed {
-        let Some((lane, lists)) = self.lanes.entry(index) else { return Flushed::Empty };
-        lists.mark_dirty(lane);
-        if lane.is_behind || lane.needs_stable_copy() {
-            self.on_unsent(io, commands, index);
-        }
-        Flushed::Left
-    }
-
-    /// Polls for zero-copy notifications of a lane whose sends the kernel may still read.
-    #[inline]
-    fn await_notices(&mut self, io: &mut impl Io<Message>, index: u32) {
-        let Some((lane, lists)) = self.lanes.entry(index) else { return };
-        if lane.awaits_notices() && lists.await_notices(lane) {
-            lane.arm_timer(io, &self.settings.timeouts);
-            self.set_notice_timer(io);
-        }
-    }
-
-    /// Releases buffers that the kernel has finished reading.
-    #[cold]
-    fn take_notices(&mut self, io: &mut impl Io<Message>) {
-        self.lanes.retain_awaiting(|lane| {
-            lane.take_notices(io);
-            lane.awaits_notices()
-        });
-    }
-
-    /// A lane's socket has no room for the waiting bytes, or has room again.
-    #[cold]
-    fn on_unsent(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
-        let Some(lane) = self.lanes.get_mut(index) else { return };
-        let unsent_bytes = lane.queue.caravan().unsent_bytes();
-        lane.is_behind = unsent_bytes > 0;
-        let holds_back = commands.quota.on_unsent(io.pool(), index, unsent_bytes);
-        lane.set_in_line(holds_back);
     }
 
     /// Releases memory of lanes that have become idle. Idle lanes are not visited, and a reactor with idle lanes only
