@@ -19,7 +19,7 @@ use crate::heap::Heap;
 use crate::index::{INDEX_LINES_MIN, Index};
 use crate::key::{KeyHash, KeyHasher};
 use crate::pairs::Pairs;
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::regions::{Queue, REGION_BYTES, REGION_LINES, REGIONS_MAX, Regions, Slots};
 use crate::reserve::REGION_MEMORY_BYTES;
 use crate::settings::{Eviction, Settings};
@@ -194,7 +194,7 @@ impl<T: Touches> Allocator<T> {
             self.pairs.heap.note_evicted_inline(key, value);
         }
         self.pairs.counters.evicted_count += 1;
-        self.pairs.unlink(hash, Place::new(home, cell, item));
+        self.pairs.unlink(hash, PairPlace::new(home, cell, item));
     }
 
     /// Removes all items that have an expiry, as if it had passed.

@@ -5,7 +5,7 @@
 
 use crate::key::KeyHash;
 use crate::pair_writer::PairWriter;
-use crate::place::Place;
+use crate::place::PairPlace;
 
 /// An operation on a number of 4 or 8 bytes, little-endian. The operand is truncated to that width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Atomic {
         writer: &mut PairWriter,
         hash: KeyHash,
         key: &[u8],
-        place: Place,
+        place: PairPlace,
     ) -> AtomicResult {
         let heap = &mut writer.allocator.pairs.heap;
         let value = heap.value(place);

@@ -35,7 +35,7 @@ use crate::ghosts::{Ghost, Ghosts};
 use crate::item::{BITS_AT, FETCHED, HELD, USED_ONCE, USES};
 use crate::key::KeyHash;
 use crate::pairs::Pairs;
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::regions::{Queue, REGION_BYTES, REGION_UNITS, Regions, Slots, Use, units};
 use crate::reserve::{FREED_MIN, STUB_UNITS_MAX};
 use crate::settings::Eviction;
@@ -562,7 +562,7 @@ fn evict(pairs: &mut Pairs<impl Touches>, item: u32) -> KeyHash {
     }
     let hash = pairs.table.hash_of_item(&pairs.heap, item);
     let (node, cell) = pairs.table.entry_of(&pairs.heap, hash, item);
-    pairs.unlink(hash, Place::new(node, cell, Some(item)));
+    pairs.unlink(hash, PairPlace::new(node, cell, Some(item)));
     hash
 }
 

@@ -24,7 +24,7 @@ use crate::kept::Returned;
 use crate::memory::Memory;
 use crate::pair::{Attributes, Marks};
 use crate::pins::PinTable;
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::regions::{PIECE_BYTES, REGION_LINES, REGIONS_MAX, Regions, units};
 use crate::touches::{Touches, Usual};
 use crate::value::Value;
@@ -128,7 +128,7 @@ impl<T: Touches> Heap<T> {
 
     /// The value at a place.
     #[inline]
-    pub(crate) fn value(&self, place: Place) -> Value<'_> {
+    pub(crate) fn value(&self, place: PairPlace) -> Value<'_> {
         match place.item() {
             None => {
                 let bucket = Bucket(self.memory.line(place.node()));
@@ -140,7 +140,7 @@ impl<T: Touches> Heap<T> {
 
     /// Length of the value at a place, wherever it is stored.
     #[inline]
-    pub(crate) fn value_bytes(&self, place: Place) -> usize {
+    pub(crate) fn value_bytes(&self, place: PairPlace) -> usize {
         match place.item() {
             None => self.value(place).len(),
             Some(item) => self.item_value_bytes(item, self.header(item)),
@@ -181,7 +181,7 @@ impl<T: Touches> Heap<T> {
 
     /// Attributes of the pair besides key and value.
     #[inline]
-    pub(crate) fn attributes(&self, place: Place) -> Attributes {
+    pub(crate) fn attributes(&self, place: PairPlace) -> Attributes {
         let Some(item) = place.item() else { return Attributes::default() };
         let header = self.header(item);
         let mut flags = u32::from(header.flags);
@@ -192,7 +192,7 @@ impl<T: Touches> Heap<T> {
     }
 
     /// The marks of the pair. Pairs in the index have none.
-    pub(crate) fn marks(&self, place: Place) -> Marks {
+    pub(crate) fn marks(&self, place: PairPlace) -> Marks {
         let bits = place.item().map_or(0, |item| self.memory.bytes(item, BITS_AT, 1)[0]);
         Marks { is_fetched: bits & FETCHED != 0, is_stale: bits & STALE != 0, is_won: bits & WON != 0 }
     }

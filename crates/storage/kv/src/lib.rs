@@ -84,7 +84,7 @@ pub use key::{KEY_BYTES_MAX, KeyHash};
 pub use memory_limit::{MemoryLimit, Usage};
 pub use pair::{Attributes, Condition, Extension, Marks, Stored};
 pub use partition::Partition;
-pub use place::{Home, Place};
+pub use place::{Home, PairPlace};
 pub use processor::Processor;
 pub use regions::REGION_BYTES;
 pub use settings::{Eviction, Settings};

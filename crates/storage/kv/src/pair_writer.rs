@@ -12,7 +12,7 @@ use crate::item::{
 use crate::key::KeyHash;
 use crate::pair::{Attributes, Extension, Stored};
 use crate::pending::Pending;
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::regions::{PIECE_BYTES, Purpose, Queue, Slots};
 use crate::settings::Settings;
 use crate::stub::Stub;
@@ -46,7 +46,7 @@ impl<T: Touches> PairWriter<T> {
         key: &[u8],
         value: &[u8],
         attributes: Attributes,
-        found: Option<Place>,
+        found: Option<PairPlace>,
         inline_bytes_max: usize,
     ) -> Stored {
         // A pair in the index has no number by which a record in the log can be recognised as current.
@@ -66,7 +66,7 @@ impl<T: Touches> PairWriter<T> {
         key: &[u8],
         value: &[u8],
         width: usize,
-        found: Option<Place>,
+        found: Option<PairPlace>,
     ) -> Stored {
         let pairs = &mut self.allocator.pairs;
         if let Some(place) = found {
@@ -103,7 +103,7 @@ impl<T: Touches> PairWriter<T> {
         key: &[u8],
         value: &[u8],
         attributes: Attributes,
-        found: Option<Place>,
+        found: Option<PairPlace>,
     ) -> Stored {
         let pairs = &self.allocator.pairs;
         let layout = pairs.layout(key.len(), value.len(), attributes.flags);
@@ -142,7 +142,7 @@ impl<T: Touches> PairWriter<T> {
     }
 
     /// Moves a pair out of the index, if it is there: only items have a CAS number, an expiry and marks.
-    pub(crate) fn ensure_item(&mut self, hash: KeyHash, key: &[u8], place: Place) -> Option<u32> {
+    pub(crate) fn ensure_item(&mut self, hash: KeyHash, key: &[u8], place: PairPlace) -> Option<u32> {
         if let Some(item) = place.item() {
             return Some(item);
         }
@@ -372,7 +372,13 @@ impl<T: Touches> PairWriter<T> {
     }
 
     /// Stores a value extended by more bytes before or after it.
-    pub(crate) fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, more: Extension<'_>) -> Stored {
+    pub(crate) fn extend(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        place: PairPlace,
+        more: Extension<'_>,
+    ) -> Stored {
         let more_bytes = more.byte_count();
         let old_bytes = self.allocator.pairs.heap.value_bytes(place);
         let (old_at, more_at) = if more.at_end { (0, old_bytes) } else { (more_bytes, 0) };
@@ -382,7 +388,7 @@ impl<T: Touches> PairWriter<T> {
     }
 
     /// Begins a value that contains that of a place from `at` on, besides `more_bytes` others.
-    fn begin_copy(&mut self, key: &[u8], place: Place, at: usize, more_bytes: usize) -> Option<Pending> {
+    fn begin_copy(&mut self, key: &[u8], place: PairPlace, at: usize, more_bytes: usize) -> Option<Pending> {
         let heap = &self.allocator.pairs.heap;
         let attributes = heap.attributes(place);
         let value = heap.value(place);
@@ -396,7 +402,7 @@ impl<T: Touches> PairWriter<T> {
     }
 
     /// Skips CAS numbers of an item, for changes that are executed together with its next one.
-    pub(crate) fn skip_cas(&mut self, place: Place, count: u64) {
+    pub(crate) fn skip_cas(&mut self, place: PairPlace, count: u64) {
         if place.item().is_some() {
             self.next_cas += count;
         }
@@ -409,7 +415,7 @@ impl<T: Touches> PairWriter<T> {
     }
 
     /// The value at a place, to be changed in place; it counts as a new value. `None` if it is in parts, or being sent.
-    fn value_mut(&mut self, place: Place) -> Option<&mut [u8]> {
+    fn value_mut(&mut self, place: PairPlace) -> Option<&mut [u8]> {
         let Some(item) = place.item() else {
             let bucket = BucketMut(self.allocator.pairs.heap.memory.line_mut(place.node()));
             return Some(bucket.into_inline_value(place.cell()));
@@ -430,7 +436,7 @@ impl<T: Touches> PairWriter<T> {
         &mut self,
         hash: KeyHash,
         key: &[u8],
-        mut place: Place,
+        mut place: PairPlace,
         mut each: impl FnMut(&mut [u8]),
     ) -> bool {
         if place.item().is_some_and(|item| !self.allocator.pairs.heap.is_unshared(item)) {

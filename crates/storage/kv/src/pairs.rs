@@ -17,7 +17,7 @@ use crate::heap::Heap;
 use crate::item::{EXPIRY_AT, Header, LOG_OFFSET_BYTES, Layout, expiry_in};
 use crate::journal::Journal;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::regions::{Purpose, Use};
 use crate::reserve;
 use crate::stub::Stub;
@@ -46,7 +46,7 @@ impl<T: Touches> Pairs<T> {
 
     /// Looks a key up. An expired pair is removed and not found.
     #[inline(always)]
-    pub(crate) fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
+    pub(crate) fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<PairPlace> {
         let place = self.locate(hash, key)?;
         if let Some(item) = place.item()
             && self.clock.has_passed(expiry_in(self.heap.memory.u32_at(item, EXPIRY_AT)))
@@ -60,7 +60,7 @@ impl<T: Touches> Pairs<T> {
 
     /// Looks a key up, expired or not.
     #[inline(always)]
-    pub(crate) fn locate(&self, hash: KeyHash, key: &[u8]) -> Option<Place> {
+    pub(crate) fn locate(&self, hash: KeyHash, key: &[u8]) -> Option<PairPlace> {
         self.table.locate(&self.heap, hash, key)
     }
 
@@ -75,7 +75,7 @@ impl<T: Touches> Pairs<T> {
     }
 
     /// Removes the pair at a place from the counters.
-    pub(crate) fn uncount(&mut self, place: Place) {
+    pub(crate) fn uncount(&mut self, place: PairPlace) {
         let bytes = match place.item() {
             Some(item) => {
                 self.table.index.used_cells -= 1;
@@ -94,7 +94,7 @@ impl<T: Touches> Pairs<T> {
     }
 
     /// Removes the pair at a place from memory.
-    pub(crate) fn unlink(&mut self, hash: KeyHash, place: Place) {
+    pub(crate) fn unlink(&mut self, hash: KeyHash, place: PairPlace) {
         self.uncount(place);
         BucketMut(self.heap.memory.line_mut(place.node())).clear(place.cell());
         if let Some(item) = place.item() {
@@ -136,7 +136,7 @@ impl<T: Touches> Pairs<T> {
 
     /// Records that the pair at a place will be removed.
     #[inline]
-    pub(crate) fn note_removal(&mut self, hash: KeyHash, place: Place) {
+    pub(crate) fn note_removal(&mut self, hash: KeyHash, place: PairPlace) {
         if self.journal.is_some()
             && let Some(item) = place.item()
         {
@@ -159,9 +159,9 @@ impl<T: Touches> Pairs<T> {
 
     /// Whether the log, if there is one, has room for a pair of `pair_bytes`, in place of the one that was found.
     #[inline]
-    pub(crate) fn has_log_room(&self, pair_bytes: usize, found: Option<Place>) -> bool {
+    pub(crate) fn has_log_room(&self, pair_bytes: usize, found: Option<PairPlace>) -> bool {
         self.journal.as_ref().is_none_or(|journal| {
-            let replaced_bytes = found.and_then(Place::item).map(|item| self.heap.pair_bytes(item));
+            let replaced_bytes = found.and_then(PairPlace::item).map(|item| self.heap.pair_bytes(item));
             journal.has_room(&self.counters, pair_bytes, replaced_bytes)
         })
     }
@@ -183,7 +183,7 @@ impl<T: Touches> Pairs<T> {
                 from = at + 1;
                 let header = self.heap.header(item);
                 let (key_bytes, pair_bytes) = (header.key_bytes.into(), self.heap.pair_bytes(item));
-                let flags = self.heap.attributes(Place::of_item(item)).flags;
+                let flags = self.heap.attributes(PairPlace::of_item(item)).flags;
                 let layout = self.layout(key_bytes, pair_bytes - key_bytes, flags);
                 let is_short = layout.log_offset_at == 0 && !self.heap.is_stub(item, header);
                 fixed_units += if is_short { layout.units() } else { Layout::stub(key_bytes, flags).units() };
@@ -237,7 +237,7 @@ impl<T: Touches> Pairs<T> {
             return None;
         }
         let value_bytes = self.heap.pair_bytes(item) - usize::from(header.key_bytes);
-        let flags = self.heap.attributes(Place::of_item(item)).flags;
+        let flags = self.heap.attributes(PairPlace::of_item(item)).flags;
         let layout = self.layout(header.key_bytes.into(), value_bytes, flags);
         (layout.log_offset_at != 0).then_some(layout.log_offset_at)
     }

@@ -5,14 +5,14 @@ use std::num::NonZeroU64;
 /// The place of a pair. It is two numbers, so that a look-up returns it in registers: smaller fields would be written
 /// to memory, and read back in other widths before the writes complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PairPlace {
     /// The line of the entry, and the cell there; never 0.
     entry: NonZeroU64,
     /// The item's line plus 1, or 0 if the pair is in the index.
     item: u64,
 }
 
-impl Place {
+impl PairPlace {
     #[inline(always)]
     pub(crate) fn new(node: u32, cell: usize, item: Option<u32>) -> Self {
         let entry = NonZeroU64::MIN | ((u64::from(node) << 8) | ((cell as u64) << 1));
@@ -60,7 +60,7 @@ mod tests {
     fn the_places_of_the_last_lines_read_back() {
         for node in [0, 1, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
             for (cell, item) in [(0, None), (11, Some(0)), (11, Some(u32::MAX)), (3, Some(1 << 31))] {
-                let place = Place::new(node, cell, item);
+                let place = PairPlace::new(node, cell, item);
                 assert_eq!((place.node(), place.cell(), place.item()), (node, cell, item));
             }
         }

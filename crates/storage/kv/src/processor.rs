@@ -20,7 +20,7 @@
 //!              └─ heap       items: lines, regions, chunks, pins
 //! ```
 //!
-//! [`find`](Processor::find) returns a [`Place`], valid until the next call that stores, removes or makes room;
+//! [`find`](Processor::find) returns a [`PairPlace`], valid until the next call that stores, removes or makes room;
 //! everything that reads or changes a value starts from one.
 
 use std::io;
@@ -45,7 +45,7 @@ use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::pair::{Attributes, Condition, Extension, Marks, Stored};
 use crate::pair_writer::PairWriter;
 use crate::pairs::Pairs;
-use crate::place::{Home, Place};
+use crate::place::{Home, PairPlace};
 use crate::regions::{Purpose, REGION_BYTES, Regions, Slots};
 use crate::settings::Settings;
 use crate::table::ListPosition;
@@ -204,7 +204,7 @@ impl Processor {
     /// [`prefetch_item_of`](Self::prefetch_item_of) found it and nothing was removed since. Otherwise, and if it has
     /// expired, is in parts or has long flags, returns `None` and marks nothing.
     #[inline(always)]
-    pub fn read_prefetched(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
+    pub fn read_prefetched(&mut self, place: PairPlace, key: &[u8]) -> Option<(u32, &[u8])> {
         self.pairs().heap.memory.begin_operation();
         let Some(item) = place.item() else {
             let (own, value) = Bucket(self.pairs().heap.memory.line(place.node())).inline(place.cell());
@@ -227,7 +227,7 @@ impl Processor {
 
     /// Looks a key up. Expired pairs are removed and not found.
     #[inline(always)]
-    pub fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
+    pub fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<PairPlace> {
         self.pairs().heap.memory.begin_operation();
         self.pairs_mut().find(hash, key)
     }
@@ -257,7 +257,7 @@ impl Processor {
     /// Marks a pair as read and returns its flags and value. If the value is in parts or the flags are long, returns
     /// `None` and marks nothing.
     #[inline(always)]
-    pub fn read_whole(&mut self, place: Place) -> Option<(u32, &[u8])> {
+    pub fn read_whole(&mut self, place: PairPlace) -> Option<(u32, &[u8])> {
         let Some(item) = place.item() else { return Some((0, self.pairs().heap.value(place).head())) };
         let header = self.pairs().heap.header(item);
         if header.bits & (LARGE | WIDE) != 0 {
@@ -329,7 +329,7 @@ impl Processor {
     ///
     /// # Errors
     /// The result of a store that fails the condition.
-    pub fn check(&self, found: Option<Place>, condition: Condition) -> Result<(), Stored> {
+    pub fn check(&self, found: Option<PairPlace>, condition: Condition) -> Result<(), Stored> {
         match (condition, found) {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
             (Condition::Absent, Some(_)) => Err(Stored::Exists),
@@ -365,7 +365,7 @@ impl Processor {
         key: &[u8],
         value: &[u8],
         attributes: Attributes,
-        found: Option<Place>,
+        found: Option<PairPlace>,
     ) -> Stored {
         debug_assert!((1..=KEY_BYTES_MAX).contains(&key.len()));
         if value.len() > self.settings.value_bytes_max {
@@ -422,8 +422,8 @@ impl Processor {
         hash: KeyHash,
         key: &[u8],
         value_bytes: usize,
-        found: Option<Place>,
-    ) -> Option<Option<Place>> {
+        found: Option<PairPlace>,
+    ) -> Option<Option<PairPlace>> {
         let pair_bytes = key.len() + value_bytes;
         if !self.has_log() || self.pairs().has_log_room(pair_bytes, found) {
             return Some(found);
@@ -437,7 +437,7 @@ impl Processor {
         hash: KeyHash,
         key: &[u8],
         pair_bytes: usize,
-    ) -> Option<Option<Place>> {
+    ) -> Option<Option<PairPlace>> {
         while self.writer.allocator.remove_some_expired() {
             let found = self.pairs_mut().find(hash, key);
             if self.pairs().has_log_room(pair_bytes, found) {
@@ -477,7 +477,7 @@ impl Processor {
     }
 
     /// Stores a value extended by more bytes before or after it.
-    pub fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, more: Extension<'_>) -> Stored {
+    pub fn extend(&mut self, hash: KeyHash, key: &[u8], place: PairPlace, more: Extension<'_>) -> Stored {
         let value_bytes = self.value_bytes(place) + more.byte_count();
         let stored = match self.make_log_room(hash, key, value_bytes, Some(place)) {
             Some(Some(place)) => self.writer.extend(hash, key, place, more),
@@ -493,7 +493,7 @@ impl Processor {
         &mut self,
         hash: KeyHash,
         key: &[u8],
-        place: Place,
+        place: PairPlace,
         change_count: u64,
         each: impl FnMut(&mut [u8]),
     ) -> bool {
@@ -502,7 +502,7 @@ impl Processor {
     }
 
     /// Changes the number that is the value of a key, just found at `place`.
-    pub fn atomic(&mut self, hash: KeyHash, key: &[u8], place: Place, atomic: Atomic) -> AtomicResult {
+    pub fn atomic(&mut self, hash: KeyHash, key: &[u8], place: PairPlace, atomic: Atomic) -> AtomicResult {
         atomic.execute(&mut self.writer, hash, key, place)
     }
 
@@ -513,7 +513,7 @@ impl Processor {
     /// The reason why it was refused.
     pub fn vector_update(
         &mut self,
-        key: (KeyHash, &[u8], Place),
+        key: (KeyHash, &[u8], PairPlace),
         kind: (Element, Function),
         operand: Operand<'_>,
         old: Option<&mut Vec<u8>>,
@@ -527,7 +527,7 @@ impl Processor {
     /// The reason why it was refused.
     pub fn vector_reduce(
         &mut self,
-        place: Place,
+        place: PairPlace,
         kind: (Element, Function),
         state: &mut [u8],
     ) -> Result<(), VectorError> {
@@ -540,7 +540,7 @@ impl Processor {
     /// The reason why it was refused.
     pub fn vector_filter(
         &mut self,
-        place: Place,
+        place: PairPlace,
         kind: (Element, Comparison),
         operand: &[u8],
         kept: &mut Vec<u8>,
@@ -556,7 +556,7 @@ impl Processor {
     }
 
     /// Removes the pair at a place.
-    pub fn remove(&mut self, hash: KeyHash, place: Place) {
+    pub fn remove(&mut self, hash: KeyHash, place: PairPlace) {
         self.pairs_mut().note_removal(hash, place);
         self.pairs_mut().unlink(hash, place);
     }
@@ -571,21 +571,21 @@ impl Processor {
 
     /// Marks a pair as read, which delays its eviction.
     #[inline(always)]
-    pub fn touch(&mut self, place: Place) {
+    pub fn touch(&mut self, place: PairPlace) {
         self.pairs_mut().heap.touch(place);
     }
 
     /// The value at a place.
     #[inline(always)]
     #[must_use]
-    pub fn value(&self, place: Place) -> Value<'_> {
+    pub fn value(&self, place: PairPlace) -> Value<'_> {
         self.pairs().heap.value(place)
     }
 
     /// Length of the value at a place, wherever it is stored.
     #[inline(always)]
     #[must_use]
-    pub fn value_bytes(&self, place: Place) -> usize {
+    pub fn value_bytes(&self, place: PairPlace) -> usize {
         self.pairs().heap.value_bytes(place)
     }
 
@@ -593,20 +593,20 @@ impl Processor {
     /// held.
     #[inline(always)]
     #[must_use]
-    pub fn chunks(&self, place: Place) -> Option<&ChunkList> {
+    pub fn chunks(&self, place: PairPlace) -> Option<&ChunkList> {
         self.pairs().heap.chunks(place)
     }
 
     /// Attributes of the pair besides key and value.
     #[inline(always)]
     #[must_use]
-    pub fn attributes(&self, place: Place) -> Attributes {
+    pub fn attributes(&self, place: PairPlace) -> Attributes {
         self.pairs().heap.attributes(place)
     }
 
     /// The marks of the pair. Pairs in the index have none.
     #[must_use]
-    pub fn marks(&self, place: Place) -> Marks {
+    pub fn marks(&self, place: PairPlace) -> Marks {
         self.pairs().heap.marks(place)
     }
 
@@ -615,12 +615,12 @@ impl Processor {
     /// for older ones the start of these. Minutes are longer while there are few requests. `None` if the pair is in the
     /// index.
     #[must_use]
-    pub fn last_access_s(&self, place: Place) -> Option<u32> {
+    pub fn last_access_s(&self, place: PairPlace) -> Option<u32> {
         self.pairs().heap.last_access_s(place)
     }
 
     /// Keeps the value at a place unchanged; `None` if the pair is in the index.
-    pub fn keep(&mut self, place: Place) -> Option<Kept> {
+    pub fn keep(&mut self, place: PairPlace) -> Option<Kept> {
         let Pairs { heap, table, .. } = self.pairs_mut();
         heap.release_returned_pins();
         let hash = table.hash_of_item(heap, place.item()?);
@@ -645,7 +645,7 @@ impl Processor {
     /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. Has no effect if the bucket has moved
     /// meanwhile. Returns where the pair is, if it is there and the first with its tag.
     #[inline(always)]
-    pub fn prefetch_item_of(&self, hash: KeyHash, home: Home) -> Option<Place> {
+    pub fn prefetch_item_of(&self, hash: KeyHash, home: Home) -> Option<PairPlace> {
         self.pairs().table.prefetch_item_of(&self.pairs().heap, hash, home)
     }
 

@@ -201,7 +201,7 @@ fn what_is_held_is_waited_for() {
     let key = (0..60_000u64).rev().find(|&key| {
         let name = format!("key-{key:09}");
         let hash = processor.hash(name.as_bytes());
-        let item = processor.find(hash, name.as_bytes()).and_then(crate::place::Place::item);
+        let item = processor.find(hash, name.as_bytes()).and_then(crate::place::PairPlace::item);
         item.is_some_and(|item| processor.pairs_mut().heap.regions.region_of(item) == last)
     });
     let name = format!("key-{:09}", key.expect("something is in the last region"));

@@ -3,7 +3,7 @@
 use crate::heap::Heap;
 use crate::item::{AWAY, HEADER_BYTES, Header, LOG_OFFSET_BYTES, Layout, MARKS, WIDE};
 use crate::pair::Attributes;
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::touches::Touches;
 
 /// A pair without its value.
@@ -38,7 +38,7 @@ impl Stub {
     pub(crate) fn of(heap: &Heap<impl Touches>, item: u32, header: Header, log_offset: u64) -> Self {
         Self {
             value_bytes: heap.pair_bytes(item) - usize::from(header.key_bytes),
-            attributes: heap.attributes(Place::of_item(item)),
+            attributes: heap.attributes(PairPlace::of_item(item)),
             marks: header.bits & MARKS,
             cas: header.cas,
             stamp: header.stamp,

@@ -14,7 +14,7 @@ use crate::bucket::{Bucket, Kind, overflow_tag};
 use crate::heap::Heap;
 use crate::index::Index;
 use crate::key::{KeyHash, KeyHasher};
-use crate::place::{Home, Place};
+use crate::place::{Home, PairPlace};
 use crate::table::lines::{overflow_line, slot};
 use crate::touches::Touches;
 
@@ -47,7 +47,7 @@ impl Table {
     }
 
     #[inline(always)]
-    pub(crate) fn locate(&self, heap: &Heap<impl Touches>, hash: KeyHash, key: &[u8]) -> Option<Place> {
+    pub(crate) fn locate(&self, heap: &Heap<impl Touches>, hash: KeyHash, key: &[u8]) -> Option<PairPlace> {
         let home = self.home(hash);
         let bucket = Bucket(heap.memory.line(home));
         let place = self.locate_in(heap, home, bucket, hash.tag(), key);
@@ -66,7 +66,7 @@ impl Table {
         bucket: Bucket<'_>,
         tag: u8,
         key: &[u8],
-    ) -> Option<Place> {
+    ) -> Option<PairPlace> {
         for cell in bucket.matches(tag) {
             let (is_it, item) = if bucket.kind(cell) == Kind::Item {
                 let line = bucket.cell(cell);
@@ -75,7 +75,7 @@ impl Table {
                 (bucket.inline(cell).0 == key, None)
             };
             if is_it {
-                return Some(Place::new(node, cell, item));
+                return Some(PairPlace::new(node, cell, item));
             }
         }
         None
@@ -89,7 +89,7 @@ impl Table {
         home: u32,
         hash: KeyHash,
         key: &[u8],
-    ) -> Option<Place> {
+    ) -> Option<PairPlace> {
         let tag = overflow_tag(slot(home), hash.tag());
         let mut node = overflow_line(home);
         loop {
@@ -109,7 +109,7 @@ impl Table {
         heap: &Heap<impl Touches>,
         hash: KeyHash,
         Home(home): Home,
-    ) -> Option<Place> {
+    ) -> Option<PairPlace> {
         let bucket = Bucket(heap.memory.peek(home));
         let Some(cell) = bucket.matches(hash.tag()).next() else {
             if bucket.overflows() {
@@ -118,10 +118,10 @@ impl Table {
             return None;
         };
         if bucket.kind(cell) != Kind::Item {
-            return Some(Place::new(home, cell, None));
+            return Some(PairPlace::new(home, cell, None));
         }
         let item = bucket.cell(cell);
         heap.memory.prefetch_item(item);
-        Some(Place::new(home, cell, Some(item)))
+        Some(PairPlace::new(home, cell, Some(item)))
     }
 }

@@ -11,7 +11,7 @@ use memory::with_wide_vectors;
 use crate::heap::Heap;
 use crate::key::KeyHash;
 use crate::pair_writer::PairWriter;
-use crate::place::Place;
+use crate::place::PairPlace;
 
 /// The element type of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,7 +299,7 @@ pub enum Operand<'a> {
 }
 
 /// Checks that a value is a whole number of elements, and marks it as read.
-fn begin(heap: &mut Heap, place: Place, element: Element) -> Result<(), VectorError> {
+fn begin(heap: &mut Heap, place: PairPlace, element: Element) -> Result<(), VectorError> {
     if !heap.value_bytes(place).is_multiple_of(element.bytes()) {
         return Err(VectorError::Length);
     }
@@ -314,7 +314,7 @@ fn begin(heap: &mut Heap, place: Place, element: Element) -> Result<(), VectorEr
 /// The reason why it was refused.
 pub(crate) fn update(
     writer: &mut PairWriter,
-    (hash, key, place): (KeyHash, &[u8], Place),
+    (hash, key, place): (KeyHash, &[u8], PairPlace),
     (element, function): (Element, Function),
     operand: Operand<'_>,
     old: Option<&mut Vec<u8>>,
@@ -350,7 +350,7 @@ pub(crate) fn update(
 /// The reason why it was refused.
 pub(crate) fn reduce_value(
     heap: &mut Heap,
-    place: Place,
+    place: PairPlace,
     (element, function): (Element, Function),
     state: &mut [u8],
 ) -> Result<(), VectorError> {
@@ -369,7 +369,7 @@ pub(crate) fn reduce_value(
 /// The reason why it was refused.
 pub(crate) fn filter_value(
     heap: &mut Heap,
-    place: Place,
+    place: PairPlace,
     (element, comparison): (Element, Comparison),
     operand: &[u8],
     kept: &mut Vec<u8>,

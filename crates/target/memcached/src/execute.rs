@@ -14,8 +14,8 @@ use crate::output::LongValue;
 use crate::settings::{COPIED_BYTES_MAX, ListenerSettings, SPARED_BYTES_MAX};
 use crate::watch::{WatchLog, Watchers};
 use kv::{
-    Attributes, Clock, Condition, Extension, KEY_BYTES_MAX, KeyHash, Partition, Place, REGION_BYTES, Stored,
-    USES_MAX,
+    Attributes, Clock, Condition, Extension, KEY_BYTES_MAX, KeyHash, PairPlace, Partition, REGION_BYTES,
+    Stored, USES_MAX,
 };
 
 /// Longest relative time, s; larger numbers are Unix time.
@@ -289,7 +289,7 @@ impl Executor<'_> {
         &mut self,
         hash: KeyHash,
         key: &[u8],
-        place: Option<Place>,
+        place: Option<PairPlace>,
         out: &mut Vec<u8>,
     ) -> bool {
         match place.and_then(|place| self.partition.processor.read_prefetched(place, key)) {
@@ -326,7 +326,7 @@ impl Executor<'_> {
 
     /// Answers with the pair at a place.
     #[inline(always)]
-    fn answer_hit(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
+    fn answer_hit(&mut self, key: &[u8], place: PairPlace, cas: Option<u64>, out: &mut Vec<u8>) {
         self.service.counters.get_hit_count += 1;
         match self.partition.processor.read_whole(place) {
             Some((flags, value)) if value.len() <= self.service.copied_bytes_max => {
@@ -339,7 +339,7 @@ impl Executor<'_> {
     }
 
     #[inline(never)]
-    fn answer_long_hit(mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
+    fn answer_long_hit(mut self, key: &[u8], place: PairPlace, cas: Option<u64>, out: &mut Vec<u8>) {
         self.partition.processor.touch(place);
         let flags = self.partition.processor.attributes(place).flags;
         push_value_line(out, key, flags, self.partition.processor.value(place).len(), cas);
@@ -348,7 +348,7 @@ impl Executor<'_> {
 
     /// Appends a value. Whole mebibytes, and a long rest, are recorded in `long_values` instead of being copied;
     /// returns how many bytes these are.
-    pub(crate) fn push_value(&mut self, place: Place, out: &mut Vec<u8>) -> usize {
+    pub(crate) fn push_value(&mut self, place: PairPlace, out: &mut Vec<u8>) -> usize {
         let length = self.partition.processor.value(place).len();
         let chunks = self.partition.processor.chunks(place).cloned();
         let chunk_bytes = chunks.as_ref().map_or(0, |chunks| chunks.len() * CHUNK_BYTES);
@@ -476,7 +476,7 @@ impl Executor<'_> {
         stored
     }
 
-    fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, at_end: bool, more: &[u8]) -> Stored {
+    fn extend(&mut self, hash: KeyHash, key: &[u8], place: PairPlace, at_end: bool, more: &[u8]) -> Stored {
         let attributes = self.partition.processor.attributes(place);
         let value = self.partition.processor.value(place);
         let length = value.len() + more.len() + self.service.arrived_chunks.len() * CHUNK_BYTES;

@@ -7,7 +7,7 @@
 //! A bare key needs little state, and a get moves no other item: places found when items were prefetched stay valid as
 //! long as nothing is removed.
 
-use kv::{Home, KeyHash, Place, Processor};
+use kv::{Home, KeyHash, PairPlace, Processor};
 
 use crate::protocol::decode::{GetPosition, next_get};
 
@@ -23,7 +23,7 @@ pub(super) struct Get<'a> {
     pub(super) hash: KeyHash,
     home: Home,
     /// The place of its pair when it was prefetched.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<PairPlace>,
     /// Position of the input after the key.
     pub(super) behind: GetPosition,
     /// Bytes of the input after it.

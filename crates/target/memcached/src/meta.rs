@@ -6,7 +6,7 @@ use crate::command::{Command, Mode, Verb};
 use crate::execute::{Executor, LOG_FULL, Refusal};
 use crate::number;
 use crate::protocol::decode::{BAD_FLAG_OF_MA, BAD_LINE, flags};
-use kv::{Attributes, Clock, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Place, Stored};
+use kv::{Attributes, Clock, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, PairPlace, Stored};
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 
@@ -186,7 +186,7 @@ impl Executor<'_> {
     }
 
     /// Time since the last access to a pair, s; 0 for one in the index.
-    fn idle_s(&self, place: Place) -> u32 {
+    fn idle_s(&self, place: PairPlace) -> u32 {
         let now_s = self.partition.processor.now_s();
         self.partition.processor.last_access_s(place).map_or(0, |at_s| now_s.saturating_sub(at_s))
     }

@@ -2,7 +2,7 @@
 
 use super::Heap;
 use crate::item::{FETCHED, Header, USED_ONCE, USES, USES_MAX};
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::regions::Use;
 use crate::touches::Touches;
 
@@ -15,7 +15,7 @@ impl<T: Touches> Heap<T> {
 
     /// Marks a pair as read, which delays its eviction.
     #[inline]
-    pub(crate) fn touch(&mut self, place: Place) {
+    pub(crate) fn touch(&mut self, place: PairPlace) {
         let Some(item) = place.item() else { return };
         let header = self.header(item);
         if self.is_touch_due(&header) {
@@ -32,7 +32,7 @@ impl<T: Touches> Heap<T> {
     }
 
     /// The second of the last access to an item, as far as it is known; `None` if the pair is in the index.
-    pub(crate) fn last_access_s(&self, place: Place) -> Option<u32> {
+    pub(crate) fn last_access_s(&self, place: PairPlace) -> Option<u32> {
         Some(self.access.second_of(self.header(place.item()?).stamp))
     }
 

@@ -7,7 +7,7 @@ use memory::{Chunk, Untouched};
 use crate::chunked::{ChunkList, REGIONS_PER_CHUNK};
 use crate::heap::Heap;
 use crate::item::{HELD, Header, LARGE, chunk_count};
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::regions::REGION_LINES;
 use crate::touches::Touches;
 
@@ -36,7 +36,7 @@ impl<T: Touches> Heap<T> {
 
     /// The whole mebibytes of the value at a place; `None` if it is shorter. The value stays unchanged while they are
     /// held.
-    pub(crate) fn chunks(&self, place: Place) -> Option<&ChunkList> {
+    pub(crate) fn chunks(&self, place: PairPlace) -> Option<&ChunkList> {
         let item = place.item()?;
         let header = self.header(item);
         if self.is_stub(item, header) { None } else { self.chunks_of(item, header) }

@@ -7,7 +7,7 @@ use crate::heap::Heap;
 use crate::item::{BITS_AT, HELD, LARGE};
 use crate::kept::Kept;
 use crate::pins::{Pin, Pins};
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::touches::Touches;
 use crate::value::Value;
 
@@ -43,7 +43,7 @@ impl<T: Touches> Heap<T> {
 
     /// Keeps the value at a place unchanged while it is sent in pieces. `None` for a pair in the index, which is copied
     /// instead.
-    pub(crate) fn pin(&mut self, place: Place) -> Option<Pin> {
+    pub(crate) fn pin(&mut self, place: PairPlace) -> Option<Pin> {
         let item = place.item()?;
         let pins = self.pins.entry(item).or_insert(Pins { count: 0, is_detached: false });
         pins.count += 1;

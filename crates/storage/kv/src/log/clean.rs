@@ -26,7 +26,7 @@ const FETCH_COUNT_MAX: usize = 8;
 /// Progress of cleaning the oldest segment.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
-    pub(super) state: State,
+    pub(super) state: CleanerState,
     /// Keys of pairs with a record in the segment and a newer state that was not durable when it was scanned.
     replaced: BTreeSet<Box<[u8]>>,
     /// Those that were rewritten, and a generation before which no segment has that record: it replaces all older ones.
@@ -46,7 +46,7 @@ pub(super) struct Cleaner {
 
 /// What is done with the oldest segment.
 #[derive(Debug, Default)]
-pub(super) enum State {
+pub(super) enum CleanerState {
     /// It is not cleaned.
     #[default]
     Idle,
@@ -59,12 +59,12 @@ pub(super) enum State {
 impl Cleaner {
     /// Whether the segment was read, and is not freed yet.
     pub(super) fn is_settling(&self) -> bool {
-        matches!(self.state, State::Settling)
+        matches!(self.state, CleanerState::Settling)
     }
 
     /// A read could not be started.
     pub(super) fn put_back(&mut self) {
-        if let State::Scanning { is_reading, .. } = &mut self.state {
+        if let CleanerState::Scanning { is_reading, .. } = &mut self.state {
             *is_reading = false;
         }
     }
@@ -76,7 +76,7 @@ impl Cleaner {
 
     /// Whether more keys to be rewritten are collected before any of them are written.
     pub(super) fn is_collecting(&self, rewrite_count: usize) -> bool {
-        let is_scanning = matches!(self.state, State::Scanning { .. });
+        let is_scanning = matches!(self.state, CleanerState::Scanning { .. });
         is_scanning && rewrite_count <= REWRITE_COUNT_MAX || self.fetch_count > 0
     }
 
@@ -113,21 +113,21 @@ impl Log {
                 }
                 return;
             }
-            cleaner.state = State::Idle;
+            cleaner.state = CleanerState::Idle;
             let segment = self.segments.pop_front().expect("the one that was read");
             self.free.push_back((segment.generation, segment.slot));
             self.counters.cleaned_count += 1;
             self.cleaner.idle.0 += 1;
         }
-        if matches!(self.cleaner.state, State::Idle) && self.is_cleaning_due(processor) {
+        if matches!(self.cleaner.state, CleanerState::Idle) && self.is_cleaning_due(processor) {
             let oldest = self.segments.front().expect("more than one");
             self.cleaner.rescued.retain(|_, generation| *generation > oldest.generation);
             let Segment { run, generation, end, .. } = *oldest;
             let location = Location { run, generation, position: self.settings.block_bytes };
             let scanner = Scanner::new(location, &self.settings, end).whole_to(end);
             self.cleaner.state = match scanner.next_position() {
-                Some(_) => State::Scanning { scanner: Box::new(scanner), is_reading: false },
-                None => State::Settling,
+                Some(_) => CleanerState::Scanning { scanner: Box::new(scanner), is_reading: false },
+                None => CleanerState::Settling,
             };
         }
     }
@@ -168,7 +168,7 @@ impl Log {
         let cleaner = &mut self.cleaner;
         let rewrite_count = processor.pairs_mut().changes().rewrite_count();
         let is_behind = cleaner.fetch_count >= FETCH_COUNT_MAX || rewrite_count > REWRITE_COUNT_MAX;
-        let State::Scanning { scanner, is_reading } = &mut cleaner.state else { return None };
+        let CleanerState::Scanning { scanner, is_reading } = &mut cleaner.state else { return None };
         if *is_reading || is_behind {
             return None;
         }
@@ -181,7 +181,7 @@ impl Log {
 
     pub(super) fn on_clean(&mut self, processor: &mut Processor, bytes: Option<&[u8]>) {
         let mut scanner = match std::mem::take(&mut self.cleaner.state) {
-            State::Scanning { scanner, .. } => scanner,
+            CleanerState::Scanning { scanner, .. } => scanner,
             other => return self.cleaner.state = other,
         };
         let Some(bytes) = bytes else { return self.fail(Failure::Unreadable) };
@@ -216,9 +216,9 @@ impl Log {
             return self.fail(Failure::Damaged { generation, offset });
         }
         if !is_over {
-            self.cleaner.state = State::Scanning { scanner, is_reading: false };
+            self.cleaner.state = CleanerState::Scanning { scanner, is_reading: false };
         } else if scanner.end() == oldest.end {
-            self.cleaner.state = State::Settling;
+            self.cleaner.state = CleanerState::Settling;
         } else {
             let (generation, offset) = (oldest.generation, start + scanner.end());
             return self.fail(Failure::Damaged { generation, offset });
@@ -344,7 +344,7 @@ mod tests {
         log.segments = [Segment { run: 1, generation: 5, slot: SLOT, end: segment_bytes, rest_at: 0 }].into();
         let location = Location { run: 1, generation: 5, position: BLOCK_BYTES };
         let scanner = Box::new(Scanner::new(location, &settings, segment_bytes));
-        log.cleaner.state = State::Scanning { scanner, is_reading: false };
+        log.cleaner.state = CleanerState::Scanning { scanner, is_reading: false };
         (processor, log)
     }
 
@@ -363,7 +363,7 @@ mod tests {
             assert_eq!(log.next_clean(&mut processor), read(segment_bytes, length));
         }
         let (mut processor, mut log) = cleaning(8192);
-        log.cleaner.state = State::Idle;
+        log.cleaner.state = CleanerState::Idle;
         assert_eq!(log.next_clean(&mut processor), None, "nothing is cleaned");
     }
 
@@ -383,6 +383,6 @@ mod tests {
         log.cleaner.put_back();
         processor.pairs_mut().changes().request_rewrite(hash, b"key", 3);
         assert_eq!(log.next_clean(&mut processor), None);
-        assert!(matches!(log.cleaner.state, State::Scanning { is_reading: false, .. }));
+        assert!(matches!(log.cleaner.state, CleanerState::Scanning { is_reading: false, .. }));
     }
 }

@@ -26,7 +26,7 @@ use crate::item::MARKS;
 use crate::key::{KEY_BYTES_MAX, name_of};
 use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::pins::Pin;
-use crate::place::Place;
+use crate::place::PairPlace;
 use crate::processor::Processor;
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYTES, TAIL_BYTES};
 
@@ -522,7 +522,7 @@ impl Log {
                 processor.pairs_mut().set_log_offset(item, log_offset);
                 if self.is_large(head.record_bytes()) || head.kind == Kind::Begun {
                     let heap = &mut processor.pairs_mut().heap;
-                    let pin = heap.pin(Place::of_item(item)).expect("it is an item");
+                    let pin = heap.pin(PairPlace::of_item(item)).expect("it is an item");
                     let (part_end, key) = (head.value_bytes_in(part_bytes), key.into());
                     let (done, tail_done) = (0, 0);
                     self.head.stream =

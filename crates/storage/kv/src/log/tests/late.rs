@@ -1,6 +1,6 @@
 //! Reads and writes that end late, in any order: meanwhile keys change, and segments are freed and written again.
 
-use super::super::clean::State;
+use super::super::clean::CleanerState;
 use super::*;
 
 /// Reads under way at once.
@@ -117,7 +117,7 @@ fn a_segment_is_freed_once_nothing_of_it_is_wanted_any_more() {
     bench.demote_all();
     let (key, hash) = (b"k\0", bench.processor.hash(b"k\0"));
     // The oldest segment is read, and an earlier value that was fetched is not taken yet.
-    bench.log.cleaner.state = State::Settling;
+    bench.log.cleaner.state = CleanerState::Settling;
     bench.log.fetch_for_rewrite(&mut bench.processor, hash, key);
     bench.log.fetches.loaded.push_back(Loaded { key: b"other"[..].into(), result: Ok(()) });
     assert!(bench.processor.delete(hash, key));

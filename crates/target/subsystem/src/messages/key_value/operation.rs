@@ -1,7 +1,7 @@
 //! One operation on one key of a partition, as a single command or an entry of a batch. docs/kv-commands.md §2
 
 use kv::vector::{Comparison, Element, Function, Operand, VectorError};
-use kv::{Atomic, AtomicResult, Attributes, Condition, KeyHash, Place, Processor, Stored};
+use kv::{Atomic, AtomicResult, Attributes, Condition, KeyHash, PairPlace, Processor, Stored};
 use wire::kv::StoreOptions;
 use wire::kv::batch::Operation;
 use wire::kv::operation::{
@@ -243,7 +243,7 @@ fn begin_vector(
     hash: KeyHash,
     operation: &Operation<'_>,
     effort: &mut Effort<'_>,
-) -> Result<(Place, Element, u8, u64), Status> {
+) -> Result<(PairPlace, Element, u8, u64), Status> {
     let (code, function) = vector_parts(operation.kind);
     let element = element(code).ok_or(Status::INVALID_FIELD)?;
     let place = processor.find(hash, operation.key).ok_or(Status::KEY_DOES_NOT_EXIST)?;
