@@ -34,7 +34,7 @@ use subsystem::config::{
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
-use subsystem::operator::{Outcome, Report, ReportLine, RunningListener};
+use subsystem::operator::{ChangeOutcome, Report, ReportLine, RunningListener};
 use subsystem::placement_policy::PlacementPolicy;
 use subsystem::server::{StartError, Target};
 use wire::discovery::IO_PORT;
@@ -406,7 +406,8 @@ impl Serving<'_> {
                 target.reload(&wanted)
             }
             Err(errors) => {
-                let failed = |text: &str| ReportLine { outcome: Outcome::Failed, text: text.to_owned() };
+                let failed =
+                    |text: &str| ReportLine { outcome: ChangeOutcome::Failed, text: text.to_owned() };
                 let mut lines: Vec<ReportLine> = errors.lines().map(failed).collect();
                 lines.push(failed("the configuration was not changed"));
                 // Closed namespaces are reopened whether or not the file can be read.
@@ -439,8 +440,8 @@ fn next_wake(wake: &Receiver<Wake>, until: Option<Instant>) -> anyhow::Result<Op
 fn log_report(what: &str, report: &Report) -> bool {
     for line in &report.lines {
         match line.outcome {
-            Outcome::Done => tracing::info!("{what}: {}", line.text),
-            Outcome::Failed | Outcome::NeedsRestart => tracing::warn!("{what}: {}", line.text),
+            ChangeOutcome::Done => tracing::info!("{what}: {}", line.text),
+            ChangeOutcome::Failed | ChangeOutcome::NeedsRestart => tracing::warn!("{what}: {}", line.text),
         }
     }
     !report.lines.is_empty()

@@ -38,7 +38,7 @@ use crate::objects::access::HostRights;
 use crate::objects::discovery::{Advertised, Referral};
 use crate::objects::subsystem::Access;
 
-pub use check::{Place, Problem};
+pub use check::{ConfigPlace, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};
 pub use listen_address::listen_address;
 pub use memcached_address::MemcachedAddress;

@@ -27,7 +27,7 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use crate::config::{
-    ListenerConfig, PassedSources, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
+    ConfigPlace, ListenerConfig, PassedSources, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
     TlsPolicy,
 };
 use crate::messages::message::{
@@ -65,14 +65,14 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportLine {
     /// Whether it was applied.
-    pub outcome: Outcome,
+    pub outcome: ChangeOutcome,
     /// Text for the operator.
     pub text: String,
 }
 
 /// Whether a change was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ChangeOutcome {
     /// Applied.
     Done,
     /// Failed: the old state remains.
@@ -85,10 +85,10 @@ impl Report {
     /// Whether every change was applied.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.lines.iter().all(|line| line.outcome == Outcome::Done)
+        self.lines.iter().all(|line| line.outcome == ChangeOutcome::Done)
     }
 
-    pub(crate) fn add(&mut self, outcome: Outcome, text: String) {
+    pub(crate) fn add(&mut self, outcome: ChangeOutcome, text: String) {
         self.lines.push(ReportLine { outcome, text });
     }
 }
@@ -193,14 +193,14 @@ impl Operator {
         let mut sockets = Vec::new();
         for (at, listener) in config.listeners.iter().enumerate() {
             let bound = bind(listener.address)
-                .map_err(|message| vec![Problem { place: Place::Listener(at), message }])?;
+                .map_err(|message| vec![Problem { place: ConfigPlace::Listener(at), message }])?;
             sockets.push(bound);
         }
         let trust = config.read_memcached_trust()?;
         let mut memcached = Vec::new();
         for (at, listener) in config.memcached.iter().enumerate() {
             let bound = memcached::bind(&listener.address)
-                .map_err(|message| vec![Problem { place: Place::Memcached(at), message }])?;
+                .map_err(|message| vec![Problem { place: ConfigPlace::Memcached(at), message }])?;
             memcached.push(bound);
         }
         let first = sockets.first().map_or_else(|| SocketAddr::from(([0; 4], 0)), Listener::address);
@@ -255,7 +255,7 @@ impl Operator {
                 let problem = |message| {
                     let is_it = |wanted: &crate::config::NamespaceConfig| wanted.storage == namespace.spec;
                     let namespace_at = subsystem.namespaces.iter().position(is_it).unwrap_or(0);
-                    let place = Place::Namespace(at, namespace_at, "storage");
+                    let place = ConfigPlace::Namespace(at, namespace_at, "storage");
                     vec![Problem { place, message }]
                 };
                 let store = waiting::open(|| self.open_new(&namespace.spec));
@@ -309,7 +309,7 @@ impl Operator {
             Err(problems) => {
                 let failed = |problem| format!("nothing changed: {problem}");
                 let mut report = Report::default();
-                problems.into_iter().for_each(|problem| report.add(Outcome::Failed, failed(problem)));
+                problems.into_iter().for_each(|problem| report.add(ChangeOutcome::Failed, failed(problem)));
                 report
             }
         };
@@ -335,12 +335,12 @@ impl Operator {
         let (mut report, mut later) = (Report::default(), Report::default());
         let mut prepared = Vec::new();
         for line in passed.stale_since(&self.passed) {
-            later.add(Outcome::NeedsRestart, line);
+            later.add(ChangeOutcome::NeedsRestart, line);
         }
         self.passed = passed;
         let mut steps = Vec::new();
         for (line, step) in self.identities.follow_renamed(&mut self.running, &wanted) {
-            report.add(Outcome::Done, line);
+            report.add(ChangeOutcome::Done, line);
             steps.push(step);
         }
         announce(steps, post, &mut report);
@@ -355,16 +355,16 @@ impl Operator {
         self.identities.begin(&self.running, &changes);
         let closed = self.closed();
         for line in self.identities.replaced_files(&self.running, &wanted, &closed) {
-            later.add(Outcome::Failed, line);
+            later.add(ChangeOutcome::Failed, line);
         }
         for change in changes {
             match change {
                 Change::NeedsRestart(_) => {
-                    later.add(Outcome::NeedsRestart, format!("{change}: takes a restart"));
+                    later.add(ChangeOutcome::NeedsRestart, format!("{change}: takes a restart"));
                 }
                 _ => match self.prepare(&change, &trust) {
                     Ok((step, effect)) => prepared.push(Prepared { change, step, effect }),
-                    Err(why) => later.add(Outcome::Failed, format!("{change}: not done, {why}")),
+                    Err(why) => later.add(ChangeOutcome::Failed, format!("{change}: not done, {why}")),
                 },
             }
         }
@@ -556,7 +556,7 @@ impl Operator {
         let (steps, notes): (Vec<Step>, Vec<(Change, Effect)>) =
             prepared.into_iter().map(|prepared| (prepared.step, (prepared.change, prepared.effect))).unzip();
         let Some((OrderAnswer::Applied(outcomes), received)) = ask(OrderKind::Apply(steps), post) else {
-            return report.add(Outcome::Failed, "nothing changed: the target is gone".into());
+            return report.add(ChangeOutcome::Failed, "nothing changed: the target is gone".into());
         };
         let mut frees_storage = false;
         for ((change, effect), outcome) in notes.into_iter().zip(outcomes) {
@@ -571,7 +571,7 @@ impl Operator {
                         }
                         (count, _) => format!(", {} ended", counted(count, "association")),
                     };
-                    report.add(Outcome::Done, format!("{change}: done{ended}"));
+                    report.add(ChangeOutcome::Done, format!("{change}: done{ended}"));
                     frees_storage |= matches!(
                         change,
                         Change::RemoveSubsystem(_)
@@ -580,7 +580,7 @@ impl Operator {
                     );
                     self.note(change, effect);
                 }
-                Err(error) => report.add(Outcome::Failed, format!("{change}: not done, {error}")),
+                Err(error) => report.add(ChangeOutcome::Failed, format!("{change}: not done, {error}")),
             }
         }
         self.set_keyring(keyring, report);
@@ -593,7 +593,7 @@ impl Operator {
     /// Replaces the keys of TLS, and records the outcome if they have changed.
     fn set_keyring(&self, keyring: Arc<Keyring>, report: &mut Report) {
         if !self.gate.keyring().has_same_keys(&keyring) {
-            report.add(Outcome::Done, "change the keys of TLS: done".into());
+            report.add(ChangeOutcome::Done, "change the keys of TLS: done".into());
         }
         self.gate.set_keyring(keyring);
     }
@@ -718,7 +718,7 @@ pub fn stop(post: Post<'_>, grace_ms: u64) -> Option<usize> {
 /// Sends the control plane the storage changes that have already happened.
 fn announce(steps: Vec<Step>, post: Post<'_>, report: &mut Report) {
     if !steps.is_empty() && ask(OrderKind::Apply(steps), post).is_none() {
-        report.add(Outcome::Failed, "hosts were not notified: the target is gone".into());
+        report.add(ChangeOutcome::Failed, "hosts were not notified: the target is gone".into());
     }
 }
 
@@ -752,7 +752,7 @@ fn read_keyring(config: &TargetConfig, discovery_nqn: &Nqn) -> Result<Arc<Keyrin
     if config.listeners.iter().any(|listener| listener.tls != TlsPolicy::Off)
         && let Err(failure) = security::tls::prepare()
     {
-        return Err(vec![Problem { place: Place::Listener(0), message: failure.to_string() }]);
+        return Err(vec![Problem { place: ConfigPlace::Listener(0), message: failure.to_string() }]);
     }
     Ok(Arc::new(keyring))
 }

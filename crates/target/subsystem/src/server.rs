@@ -16,7 +16,9 @@ use reactor::{Address, EngineKind, Features, Mailbox, Reactor, Settings, TurnCou
 use wire::nqn::Nqn;
 
 use crate::audit::{AuditLog, Changed, Event, Recorder};
-use crate::config::{MemcachedAddress, Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
+use crate::config::{
+    ConfigPlace, MemcachedAddress, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig,
+};
 use crate::control_plane::admission::MemcachedCounters;
 use crate::control_plane::control::{Control, ControlSettings};
 use crate::io_path::io_command::IoLimits;
@@ -28,7 +30,7 @@ use crate::messages::state::{ReactorReport, ReactorState, TargetState};
 use crate::names::limits::Limits;
 use crate::names::listener_gate::ListenerGate;
 use crate::names::socket_priority::SocketPriority;
-use crate::operator::{self, MemcachedListener, Operator, Outcome, Outline, Report, RunningListener};
+use crate::operator::{self, ChangeOutcome, MemcachedListener, Operator, Outline, Report, RunningListener};
 use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
 
 /// The reason why a target did not start. Everything it opened is closed again.
@@ -85,7 +87,7 @@ impl Target {
         let (operator, steps) =
             Operator::start(config, reactor_count).map_err(|problems| StartError::Config { problems })?;
         let audit = AuditLog::start(config.audit.file.as_deref()).map_err(|message| StartError::Config {
-            problems: vec![Problem { place: Place::Audit, message }],
+            problems: vec![Problem { place: ConfigPlace::Audit, message }],
         })?;
         audit.recorder().record(|| Event::Started { version: env!("CARGO_PKG_VERSION") });
         let mailboxes: Vec<Mailbox<Message>> = cores
@@ -317,8 +319,8 @@ impl Target {
 fn with_audit(mut report: Report, audit: Option<Changed>) -> Report {
     if let Some(Changed { what, failure }) = audit {
         match failure {
-            None => report.add(Outcome::Done, format!("{what}: done")),
-            Some(why) => report.add(Outcome::Failed, format!("{what}: not done, {why}")),
+            None => report.add(ChangeOutcome::Done, format!("{what}: done")),
+            Some(why) => report.add(ChangeOutcome::Failed, format!("{what}: not done, {why}")),
         }
     }
     report

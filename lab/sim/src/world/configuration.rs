@@ -11,7 +11,7 @@ use store::Spec;
 use subsystem::access::{Access, HostRights, Right};
 use subsystem::config::{NamespaceConfig, SubsystemConfig, TargetConfig, TlsKeySources, TlsPolicy};
 use subsystem::message::{ControlMessage, Message, Order, OrderKind, Step};
-use subsystem::operator::{Operator, Outcome, Report};
+use subsystem::operator::{ChangeOutcome, Operator, Report};
 use wire::id::Nsid;
 use wire::uuid::Uuid;
 
@@ -161,7 +161,7 @@ impl World {
     pub(super) fn reload(&mut self) {
         let config = self.config();
         let Some(report) = self.reload_as(&config) else { return };
-        if let Some(line) = report.lines.iter().find(|line| line.outcome == Outcome::Failed) {
+        if let Some(line) = report.lines.iter().find(|line| line.outcome == ChangeOutcome::Failed) {
             self.shared.find(format!("a reload was not applied: {}", line.text));
         }
     }
@@ -243,7 +243,7 @@ impl World {
         let config = self.config();
         let Some(report) = self.reload_as(&config) else { return };
         self.shared.reach_event("reload: limits");
-        let is_wrong = |line: &&subsystem::operator::ReportLine| line.outcome != Outcome::NeedsRestart;
+        let is_wrong = |line: &&subsystem::operator::ReportLine| line.outcome != ChangeOutcome::NeedsRestart;
         if let Some(line) = report.lines.iter().find(is_wrong) {
             self.shared
                 .find(format!("new limits are applied, or refused, while the target runs: {}", line.text));
@@ -286,7 +286,7 @@ impl World {
         let Some(report) = self.reload_as(&config) else { return };
         self.shared.reach_event(what.name());
         // Other limits may wait for a restart as well.
-        if report.lines.is_empty() || report.lines.iter().any(|line| line.outcome == Outcome::Done) {
+        if report.lines.is_empty() || report.lines.iter().any(|line| line.outcome == ChangeOutcome::Done) {
             self.shared.find(format!("{what:?} is applied while the target runs: {report}"));
         }
     }

@@ -11,7 +11,7 @@ use linux::whole_file::{SystemFiles, check_place, replace};
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use subsystem::operator::{Outcome, Report};
+use subsystem::operator::{ChangeOutcome, Report};
 use subsystem::server::Target;
 use subsystem::state::TargetState;
 
@@ -129,9 +129,9 @@ impl StateFile {
 
     pub(super) fn end_reload(&mut self, report: &Report) {
         let outcome = |outcome| match outcome {
-            Outcome::Done => "done",
-            Outcome::Failed => "failed",
-            Outcome::NeedsRestart => "needs restart",
+            ChangeOutcome::Done => "done",
+            ChangeOutcome::Failed => "failed",
+            ChangeOutcome::NeedsRestart => "needs restart",
         };
         let changes = report.lines.iter();
         let changes =

@@ -23,7 +23,7 @@ use crate::objects::subsystem::Access;
 
 /// The place of a problem: the position in the lists of a [`TargetConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum ConfigPlace {
     /// The identifier of the machine.
     Machine,
     /// Reactors: which key.
@@ -53,7 +53,7 @@ pub enum Place {
 #[error("{message}")]
 pub struct Problem {
     /// Its place.
-    pub place: Place,
+    pub place: ConfigPlace,
     /// The line to show.
     pub message: String,
 }
@@ -62,12 +62,12 @@ pub struct Problem {
 struct Findings(Vec<Problem>);
 
 impl Findings {
-    fn add(&mut self, place: Place, message: String) {
+    fn add(&mut self, place: ConfigPlace, message: String) {
         self.0.push(Problem { place, message });
     }
 
     /// Notes a number that is not in its range.
-    fn range(&mut self, place: Place, name: &str, value: u64, range: std::ops::RangeInclusive<u64>) {
+    fn range(&mut self, place: ConfigPlace, name: &str, value: u64, range: std::ops::RangeInclusive<u64>) {
         if !range.contains(&value) {
             let (first, last) = range.into_inner();
             self.add(place, format!("{name} is {value}: take {first} to {last}"));
@@ -107,15 +107,20 @@ impl TargetConfig {
 
     fn check_reactors(&self, findings: &mut Findings) {
         if let Threads::Count(count) = self.reactors.threads {
-            findings.range(Place::Reactors("count"), "count", count.into(), 1..=1024);
+            findings.range(ConfigPlace::Reactors("count"), "count", count.into(), 1..=1024);
         }
         let busy_poll = self.reactors.busy_poll;
         let wait_us = busy_poll.wait_us.into();
         let most_us = u64::from(BUSY_POLL_US_MAX);
-        findings.range(Place::Reactors("busy_poll_us"), "busy_poll_us", wait_us, 0..=most_us);
+        findings.range(ConfigPlace::Reactors("busy_poll_us"), "busy_poll_us", wait_us, 0..=most_us);
         if let Some(budget) = busy_poll.budget {
             let most = BUSY_POLL_BUDGET_MAX.into();
-            findings.range(Place::Reactors("busy_poll_budget"), "busy_poll_budget", budget.into(), 1..=most);
+            findings.range(
+                ConfigPlace::Reactors("busy_poll_budget"),
+                "busy_poll_budget",
+                budget.into(),
+                1..=most,
+            );
         }
         for (key, is_said) in
             [("prefer_busy_poll", busy_poll.prefers), ("busy_poll_budget", busy_poll.budget.is_some())]
@@ -123,7 +128,7 @@ impl TargetConfig {
             if is_said && !busy_poll.is_on() {
                 let message =
                     format!("{key} says how to poll, but busy_poll_us is 0: set it, or leave this out");
-                findings.add(Place::Reactors(key), message);
+                findings.add(ConfigPlace::Reactors(key), message);
             }
         }
         // One transfer, and some space for everything else.
@@ -133,7 +138,7 @@ impl TargetConfig {
             let message = format!(
                 "a pool of {pool} is too small for transfers as large as allowed: take {least} or more"
             );
-            findings.add(Place::Reactors("pool"), message);
+            findings.add(ConfigPlace::Reactors("pool"), message);
         }
     }
 
@@ -143,7 +148,7 @@ impl TargetConfig {
         if !transfer.is_power_of_two() || !(8192..=TRANSFER_BYTES_MAX).contains(&transfer) {
             let (given, most) = (Size(transfer.into()), Size(TRANSFER_BYTES_MAX.into()));
             findings.add(
-                Place::Limits("transfer"),
+                ConfigPlace::Limits("transfer"),
                 format!("transfer is {given}: take a power of two from 8K to {most}"),
             );
         }
@@ -152,7 +157,7 @@ impl TargetConfig {
         {
             if !bytes.is_multiple_of(16) || bytes > IN_CAPSULE_BYTES_MAX {
                 let message = format!("{key} is {bytes}: take a multiple of 16 up to 64K");
-                findings.add(Place::Limits(key), message);
+                findings.add(ConfigPlace::Limits(key), message);
             }
         }
         for (key, bytes, least) in [
@@ -162,10 +167,10 @@ impl TargetConfig {
             if !bytes.is_multiple_of(4) || !(least..=TRANSFER_BYTES_MAX).contains(&bytes) {
                 let most = Size(TRANSFER_BYTES_MAX.into());
                 let message = format!("{key} is {bytes}: take a multiple of 4 from {least} to {most}");
-                findings.add(Place::Limits(key), message);
+                findings.add(ConfigPlace::Limits(key), message);
             }
         }
-        let mut range = |key, value: u64, range| findings.range(Place::Limits(key), key, value, range);
+        let mut range = |key, value: u64, range| findings.range(ConfigPlace::Limits(key), key, value, range);
         range("windows", limits.window_count_max.into(), 1..=WINDOW_COUNT_MAX as u64);
         range("queue_entries", limits.queue_entries_max.into(), 16..=proto::SLOT_COUNT_MAX.into());
         range("io_queues", limits.io_queue_count_max.into(), 1..=1024);
@@ -200,26 +205,30 @@ impl TargetConfig {
             ("contended_s", timeouts.contended_ms),
         ] {
             if timeout_ms == 0 {
-                findings
-                    .add(Place::Timeouts(key), format!("{key} is 0: no peer could meet it, take 1 or more"));
+                findings.add(
+                    ConfigPlace::Timeouts(key),
+                    format!("{key} is 0: no peer could meet it, take 1 or more"),
+                );
             }
         }
     }
 
     fn check_listeners(&self, findings: &mut Findings) {
         if self.listeners.is_empty() {
-            findings
-                .add(Place::Listener(0), "there is no listener: add one, so that hosts can connect".into());
+            findings.add(
+                ConfigPlace::Listener(0),
+                "there is no listener: add one, so that hosts can connect".into(),
+            );
         }
         for (at, listener) in self.listeners.iter().enumerate() {
             let address = listener.address;
             if !listener.subsystems && !listener.discovery {
                 let message =
                     format!("the listener on {address} leads to nothing: turn on subsystems or discovery");
-                findings.add(Place::Listener(at), message);
+                findings.add(ConfigPlace::Listener(at), message);
             }
             if let Some(message) = not_listenable(address) {
-                findings.add(Place::Listener(at), message);
+                findings.add(ConfigPlace::Listener(at), message);
             }
             let overlaps = |other: &SocketAddr| {
                 let is_wild = address.ip().is_unspecified() || other.ip().is_unspecified();
@@ -231,7 +240,7 @@ impl TargetConfig {
             let before = self.listeners[..at].iter().map(|listener| listener.address);
             if let Some(other) = before.into_iter().find(overlaps) {
                 let message = format!("the listeners on {other} and {address} overlap: remove one of them");
-                findings.add(Place::Listener(at), message);
+                findings.add(ConfigPlace::Listener(at), message);
             }
         }
         let has_keys = |subsystem: &SubsystemConfig| {
@@ -239,11 +248,11 @@ impl TargetConfig {
         };
         if !self.memcached.is_empty() && !self.subsystems.iter().any(has_keys) {
             let message = "memcached's clients need a key-value namespace: add one, such as kv:ram:1G".into();
-            findings.add(Place::Memcached(0), message);
+            findings.add(ConfigPlace::Memcached(0), message);
         }
         for (at, listener) in self.memcached.iter().enumerate() {
             if let Some(message) = listener.address.ip().and_then(not_listenable) {
-                findings.add(Place::Memcached(at), message);
+                findings.add(ConfigPlace::Memcached(at), message);
             }
             if listener.address.ip().is_none() && listener.allow != AllowList::Any {
                 let message = format!(
@@ -251,14 +260,14 @@ impl TargetConfig {
                      (?mode=0660)",
                     listener.address
                 );
-                findings.add(Place::Memcached(at), message);
+                findings.add(ConfigPlace::Memcached(at), message);
             }
         }
         self.check_memcached(findings);
         let has_subsystems = self.listeners.iter().any(|listener| listener.subsystems);
         if !has_subsystems && !self.subsystems.is_empty() && !self.listeners.is_empty() {
             let message = "no listener leads to subsystems: turn subsystems on for one of them".into();
-            findings.add(Place::Listener(0), message);
+            findings.add(ConfigPlace::Listener(0), message);
         }
     }
 
@@ -283,7 +292,7 @@ impl TargetConfig {
                         HostRights { writable_by: Access::Only(_), .. } => "write_hosts",
                         _ => "key_prefixes",
                     };
-                    findings.add(Place::Namespace(at, namespace_at, key), message);
+                    findings.add(ConfigPlace::Namespace(at, namespace_at, key), message);
                 }
             }
             let has_keys = subsystem.namespaces.iter().any(|namespace| namespace.storage.is_key_value());
@@ -293,7 +302,7 @@ impl TargetConfig {
                      memcached = \"any\" beside hosts if that is meant, or serve one of them from a target of its own",
                     subsystem.nqn
                 );
-                findings.add(Place::Subsystem(at, "hosts"), message);
+                findings.add(ConfigPlace::Subsystem(at, "hosts"), message);
             }
         }
     }
@@ -302,7 +311,7 @@ impl TargetConfig {
         if self.discovery.nqn.as_ref().is_some_and(wire::nqn::Nqn::is_discovery) {
             let message = "this is the name of every discovery service, which this one answers to anyway: \
                            give it one of its own, or none";
-            findings.add(Place::DiscoveryNqn, message.into());
+            findings.add(ConfigPlace::DiscoveryNqn, message.into());
         }
         for (at, referral) in self.discovery.referrals.iter().enumerate() {
             let is_ours = |listener: &super::ListenerConfig| {
@@ -315,7 +324,7 @@ impl TargetConfig {
             if self.listeners.iter().any(is_ours) {
                 let message =
                     format!("the referral to {} leads back to this target: remove it", referral.address);
-                findings.add(Place::Referral(at), message);
+                findings.add(ConfigPlace::Referral(at), message);
             }
         }
     }
@@ -326,22 +335,28 @@ impl TargetConfig {
             let nqn = &subsystem.nqn;
             if !names.insert(nqn) {
                 findings.add(
-                    Place::Subsystem(at, "nqn"),
+                    ConfigPlace::Subsystem(at, "nqn"),
                     format!("there are two subsystems {nqn}: rename or remove one"),
                 );
             }
             if nqn.is_discovery() || self.discovery.nqn.as_ref() == Some(nqn) {
                 let message =
                     format!("{nqn} is the name of the discovery service: give the subsystem another one");
-                findings.add(Place::Subsystem(at, "nqn"), message);
+                findings.add(ConfigPlace::Subsystem(at, "nqn"), message);
             }
-            check_text(findings, Place::Subsystem(at, "serial"), "serial", subsystem.serial.as_deref(), 20);
-            check_text(findings, Place::Subsystem(at, "model"), "model", Some(&subsystem.model), 40);
+            check_text(
+                findings,
+                ConfigPlace::Subsystem(at, "serial"),
+                "serial",
+                subsystem.serial.as_deref(),
+                20,
+            );
+            check_text(findings, ConfigPlace::Subsystem(at, "model"), "model", Some(&subsystem.model), 40);
             let (first, last) = (*subsystem.cntlids.start(), *subsystem.cntlids.end());
             if first == 0 || first > last || last > Cntlid::MAX.get() {
                 let message =
                     format!("controller ids {first} to {last}: take a range within 1 to {}", Cntlid::MAX);
-                findings.add(Place::Subsystem(at, "cntlids"), message);
+                findings.add(ConfigPlace::Subsystem(at, "cntlids"), message);
             }
             check_hosts(at, subsystem, findings);
             check_secrets(at, subsystem, findings);
@@ -366,12 +381,12 @@ impl TargetConfig {
                 let message = "the listener speaks TLS, but no host has a key: add tls_key to a subsystem, or, with tls = \
                                \"allowed\" or \"concatenated\", dhchap_secret for hosts that generate one (nvme connect --concat)"
                     .into();
-                findings.add(Place::Listener(at), message);
+                findings.add(ConfigPlace::Listener(at), message);
             }
             (None, Some(at)) => {
                 let message =
                     "there is a key, but no listener speaks TLS: add tls = \"required\" to one".into();
-                findings.add(Place::Subsystem(at, "tls_key"), message);
+                findings.add(ConfigPlace::Subsystem(at, "tls_key"), message);
             }
             _ => {}
         }
@@ -387,12 +402,12 @@ impl TargetConfig {
                 let message = "tls = \"concatenated\": discovery does not authenticate, so no host generates a key on a \
                                listener for discovery alone: write off, allowed or required"
                     .into();
-                findings.add(Place::Listener(at), message);
+                findings.add(ConfigPlace::Listener(at), message);
             } else if has_key && self.subsystems.iter().all(|subsystem| subsystem.authentication.is_empty()) {
                 let message = format!(
                     "{CONCATENATED} with its secret, but no host has one: add dhchap_secret to a subsystem"
                 );
-                findings.add(Place::Listener(at), message);
+                findings.add(ConfigPlace::Listener(at), message);
             }
         }
         if !self.listeners.iter().any(demands) {
@@ -402,11 +417,11 @@ impl TargetConfig {
             let Authentication { hashes, groups, .. } = &subsystem.authentication;
             if !hashes.iter().any(|hash| Cipher::of(*hash).is_some()) {
                 let message = format!("{CONCATENATED} with sha256 or sha384: add one of them");
-                findings.add(Place::Subsystem(at, "dhchap_hash"), message);
+                findings.add(ConfigPlace::Subsystem(at, "dhchap_hash"), message);
             }
             if groups.iter().all(|group| *group == Group::Null) {
                 let message = format!("{CONCATENATED} with a Diffie-Hellman group: add ffdhe2048, say");
-                findings.add(Place::Subsystem(at, "dhchap_dhgroup"), message);
+                findings.add(ConfigPlace::Subsystem(at, "dhchap_dhgroup"), message);
             }
         }
     }
@@ -418,11 +433,11 @@ impl TargetConfig {
             let message = "refused_reauthentication = \"keep\" is for hosts that authenticate, and none has a secret: add \
                            dhchap_secret, or leave it out"
                 .into();
-            findings.add(Place::Subsystem(subsystem_at, "refused_reauthentication"), message);
+            findings.add(ConfigPlace::Subsystem(subsystem_at, "refused_reauthentication"), message);
         }
         let mut numbers = BTreeSet::new();
         for (at, namespace) in subsystem.namespaces.iter().enumerate() {
-            let place = |key| Place::Namespace(subsystem_at, at, key);
+            let place = |key| ConfigPlace::Namespace(subsystem_at, at, key);
             if let Some(nsid) = namespace.nsid {
                 findings.range(place("nsid"), "nsid", nsid.get().into(), 1..=self.limits.nsid_max.into());
                 if !numbers.insert(nsid) {
@@ -453,7 +468,7 @@ impl TargetConfig {
         if subsystem.namespaces.len() > self.limits.nsid_max as usize {
             let message =
                 format!("more than {} namespaces: put some into another subsystem", self.limits.nsid_max);
-            findings.add(Place::Subsystem(subsystem_at, "nqn"), message);
+            findings.add(ConfigPlace::Subsystem(subsystem_at, "nqn"), message);
         }
     }
 
@@ -470,7 +485,7 @@ impl TargetConfig {
             for (at, (nsid, namespace)) in
                 subsystem.numbers().into_iter().zip(&subsystem.namespaces).enumerate()
             {
-                let place = |key| Place::Namespace(subsystem_at, at, key);
+                let place = |key| ConfigPlace::Namespace(subsystem_at, at, key);
                 let this = format!("{} namespace {nsid}", subsystem.nqn);
                 // Linux refuses the second one. wire §10.3
                 let uuid = namespace.uuid();
@@ -526,10 +541,10 @@ fn check_hosts(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings) 
             findings.add(place, message);
         }
     };
-    check(Place::Subsystem(at, "hosts"), &subsystem.access);
+    check(ConfigPlace::Subsystem(at, "hosts"), &subsystem.access);
     for (namespace_at, namespace) in subsystem.namespaces.iter().enumerate() {
-        check(Place::Namespace(at, namespace_at, "hosts"), &namespace.rights.visible_to);
-        check(Place::Namespace(at, namespace_at, "write_hosts"), &namespace.rights.writable_by);
+        check(ConfigPlace::Namespace(at, namespace_at, "hosts"), &namespace.rights.visible_to);
+        check(ConfigPlace::Namespace(at, namespace_at, "write_hosts"), &namespace.rights.writable_by);
     }
 }
 
@@ -544,14 +559,14 @@ fn check_secrets(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings
                  hosts, or add dhchap_secret for all others",
                 subsystem.nqn
             );
-            findings.add(Place::Subsystem(at, "hosts"), message);
+            findings.add(ConfigPlace::Subsystem(at, "hosts"), message);
         }
         Access::Any => {}
         Access::Only(allowed) => {
             for host in authentication.hosts.keys().filter(|host| !allowed.contains(host)) {
                 let message =
                     format!("{host} has a secret, but is not in hosts: add it there, or remove its secret");
-                findings.add(Place::Subsystem(at, "hosts"), message);
+                findings.add(ConfigPlace::Subsystem(at, "hosts"), message);
             }
         }
     }
@@ -564,14 +579,14 @@ fn check_rights(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings)
         let HostRights { visible_to, writable_by, keys } = &namespace.rights;
         if *keys != KeyRights::All && !namespace.storage.is_key_value() {
             let message = format!("namespace {nsid} has blocks, and no keys: remove key_prefixes");
-            findings.add(Place::Namespace(at, namespace_at, "key_prefixes"), message);
+            findings.add(ConfigPlace::Namespace(at, namespace_at, "key_prefixes"), message);
         }
         let mut check = |key, listed: Vec<&HostName>, allowed: &Access, of: &str| {
             for host in listed.into_iter().filter(|host| !allowed.allows(host)) {
                 let message = format!(
                     "{host} is in {key} of namespace {nsid}, but not in hosts of {of}: add it there, or remove it here"
                 );
-                findings.add(Place::Namespace(at, namespace_at, key), message);
+                findings.add(ConfigPlace::Namespace(at, namespace_at, key), message);
             }
         };
         check("hosts", visible_to.listed().collect(), &subsystem.access, subsystem.nqn.as_str());
@@ -584,7 +599,7 @@ fn check_rights(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings)
     }
 }
 
-fn check_text(findings: &mut Findings, place: Place, name: &str, text: Option<&str>, limit: usize) {
+fn check_text(findings: &mut Findings, place: ConfigPlace, name: &str, text: Option<&str>, limit: usize) {
     let Some(text) = text else { return };
     let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if text.trim().is_empty() || text.len() > limit || !is_printable {

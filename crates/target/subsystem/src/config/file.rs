@@ -28,9 +28,9 @@ use wire::uuid::Uuid;
 use self::memcached::RawMemcached;
 use self::mistakes::explained;
 use super::{
-    AuditConfig, AuthenticationConfig, DiscoveryConfig, ListenerConfig, NamespaceConfig, Place, Problem,
-    ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources,
-    listen_address,
+    AuditConfig, AuthenticationConfig, ConfigPlace, DiscoveryConfig, ListenerConfig, NamespaceConfig,
+    Problem, ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
+    TlsKeySources, listen_address,
 };
 use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
@@ -98,7 +98,7 @@ struct Source {
 }
 
 /// The position of each place in the text.
-type Spans = BTreeMap<Place, Range<usize>>;
+type Spans = BTreeMap<ConfigPlace, Range<usize>>;
 
 impl Source {
     fn error(&self, span: Option<Range<usize>>, message: impl Into<String>) -> ConfigError {
@@ -169,10 +169,10 @@ impl ConfigFile {
 }
 
 /// The table that a place is a key of.
-fn table_of(place: Place) -> Place {
+fn table_of(place: ConfigPlace) -> ConfigPlace {
     match place {
-        Place::Subsystem(at, _) => Place::Subsystem(at, ""),
-        Place::Namespace(subsystem_at, at, _) => Place::Namespace(subsystem_at, at, ""),
+        ConfigPlace::Subsystem(at, _) => ConfigPlace::Subsystem(at, ""),
+        ConfigPlace::Namespace(subsystem_at, at, _) => ConfigPlace::Namespace(subsystem_at, at, ""),
         other => other,
     }
 }
@@ -386,7 +386,7 @@ impl Reader<'_> {
     /// A limit in bytes, which fits into 32 bits.
     fn bytes(&mut self, key: &'static str, size: Option<Spanned<RawSize>>, default: u32) -> u32 {
         let Some(size) = size else { return default };
-        self.spans.insert(Place::Limits(key), size.span());
+        self.spans.insert(ConfigPlace::Limits(key), size.span());
         let Some(bytes) = self.size(&size) else { return default };
         u32::try_from(bytes).unwrap_or_else(|_| {
             self.wrong(size.span(), format!("{} is more than this can be", Size(bytes)));
@@ -395,18 +395,18 @@ impl Reader<'_> {
     }
 
     /// A value, whose position is kept for later errors.
-    fn kept<T>(&mut self, place: Place, value: Option<Spanned<T>>) -> Option<T> {
+    fn kept<T>(&mut self, place: ConfigPlace, value: Option<Spanned<T>>) -> Option<T> {
         let value = value?;
         self.spans.insert(place, value.span());
         Some(value.into_inner())
     }
 
-    fn number<T>(&mut self, place: Place, number: Option<Spanned<T>>, default: T) -> T {
+    fn number<T>(&mut self, place: ConfigPlace, number: Option<Spanned<T>>, default: T) -> T {
         self.kept(place, number).unwrap_or(default)
     }
 
     fn limit<T>(&mut self, key: &'static str, number: Option<Spanned<T>>, default: T) -> T {
-        self.number(Place::Limits(key), number, default)
+        self.number(ConfigPlace::Limits(key), number, default)
     }
 
     /// Takes the place of `setting` if a text is given.
@@ -467,7 +467,7 @@ impl Reader<'_> {
         let discovery = self.discovery(raw.discovery);
         let subsystems = raw.subsystem.into_iter().enumerate();
         let subsystems = subsystems.filter_map(|(at, subsystem)| self.subsystem(at, subsystem)).collect();
-        let audit = AuditConfig { file: self.kept(Place::Audit, raw.audit.file) };
+        let audit = AuditConfig { file: self.kept(ConfigPlace::Audit, raw.audit.file) };
         TargetConfig {
             machine,
             reactors,
@@ -501,7 +501,7 @@ impl Reader<'_> {
             if let Some(count) = &raw.count {
                 self.wrong(count.span(), "cores says already how many there are: leave one of them out");
             }
-        } else if let Some(count) = self.kept(Place::Reactors("count"), raw.count) {
+        } else if let Some(count) = self.kept(ConfigPlace::Reactors("count"), raw.count) {
             reactors.threads = Threads::Count(count);
         }
         if let Some(engine) = raw.engine {
@@ -520,9 +520,9 @@ impl Reader<'_> {
         self.set(&mut reactors.spin, raw.spin);
         self.set(&mut reactors.placement, raw.placement);
         reactors.busy_poll = BusyPoll {
-            wait_us: self.number(Place::Reactors("busy_poll_us"), raw.busy_poll_us, 0),
-            prefers: self.number(Place::Reactors("prefer_busy_poll"), raw.prefer_busy_poll, false),
-            budget: self.kept(Place::Reactors("busy_poll_budget"), raw.busy_poll_budget),
+            wait_us: self.number(ConfigPlace::Reactors("busy_poll_us"), raw.busy_poll_us, 0),
+            prefers: self.number(ConfigPlace::Reactors("prefer_busy_poll"), raw.prefer_busy_poll, false),
+            budget: self.kept(ConfigPlace::Reactors("busy_poll_budget"), raw.busy_poll_budget),
         };
         self.set(&mut reactors.receive, raw.receive);
         if let Some(in_place) = raw.in_place
@@ -533,7 +533,7 @@ impl Reader<'_> {
         }
         self.set(&mut reactors.zero_copy, raw.zero_copy);
         if let Some(pool) = raw.pool {
-            self.spans.insert(Place::Reactors("pool"), pool.span());
+            self.spans.insert(ConfigPlace::Reactors("pool"), pool.span());
             if let Some(bytes) = self.size(&pool) {
                 reactors.pool_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
             }
@@ -592,7 +592,8 @@ impl Reader<'_> {
     fn timeouts(&mut self, raw: RawTimeouts) -> TimeoutConfig {
         let defaults = TimeoutConfig::default();
         let mut ms = |key, seconds: Option<Spanned<u32>>, default_ms| {
-            self.kept(Place::Timeouts(key), seconds).map_or(default_ms, |seconds| u64::from(seconds) * 1000)
+            self.kept(ConfigPlace::Timeouts(key), seconds)
+                .map_or(default_ms, |seconds| u64::from(seconds) * 1000)
         };
         TimeoutConfig {
             connect_ms: ms("connect_s", raw.connect_s, defaults.connect_ms),
@@ -624,7 +625,7 @@ impl Reader<'_> {
             });
             let Some(address) = self.address(&listener.address, port) else { continue };
             let subsystems = listener.subsystems.unwrap_or(address.port() != DISCOVERY_PORT);
-            self.spans.insert(Place::Listener(listeners.len()), span);
+            self.spans.insert(ConfigPlace::Listener(listeners.len()), span);
             let discovery = listener.discovery.unwrap_or(true);
             let doorbell = listener.doorbell.and_then(|doorbell| self.parsed(&doorbell, ""));
             let tls = listener.tls.and_then(|tls| self.parsed(&tls, "")).unwrap_or_default();
@@ -665,7 +666,7 @@ impl Reader<'_> {
     fn discovery(&mut self, raw: RawDiscovery) -> DiscoveryConfig {
         let mut discovery = DiscoveryConfig::default();
         if let Some(nqn) = raw.nqn {
-            self.spans.insert(Place::DiscoveryNqn, nqn.span());
+            self.spans.insert(ConfigPlace::DiscoveryNqn, nqn.span());
             discovery.nqn = self.nqn(&nqn);
         }
         for referral in raw.referral {
@@ -679,7 +680,7 @@ impl Reader<'_> {
             let (Some(address), Some(nqn)) = (address, nqn) else {
                 continue;
             };
-            self.spans.insert(Place::Referral(discovery.referrals.len()), span);
+            self.spans.insert(ConfigPlace::Referral(discovery.referrals.len()), span);
             discovery.referrals.push(Referral { address, nqn });
         }
         discovery
@@ -688,13 +689,13 @@ impl Reader<'_> {
     fn subsystem(&mut self, at: usize, raw: Spanned<RawSubsystem>) -> Option<SubsystemConfig> {
         let table = raw.span();
         let raw = raw.into_inner();
-        self.spans.insert(Place::Subsystem(at, ""), table.clone());
-        self.spans.insert(Place::Subsystem(at, "nqn"), raw.nqn.span());
+        self.spans.insert(ConfigPlace::Subsystem(at, ""), table.clone());
+        self.spans.insert(ConfigPlace::Subsystem(at, "nqn"), raw.nqn.span());
         let mut subsystem = self.nqn(&raw.nqn).map(SubsystemConfig::new);
         let opens_to_memcached = raw.memcached.is_some_and(|memcached| self.opens_to_memcached(&memcached));
         let access = match raw.hosts {
             Some(hosts) => {
-                self.spans.insert(Place::Subsystem(at, "hosts"), hosts.span());
+                self.spans.insert(ConfigPlace::Subsystem(at, "hosts"), hosts.span());
                 self.access(&hosts)
             }
             None => {
@@ -703,30 +704,30 @@ impl Reader<'_> {
                 None
             }
         };
-        let serial = self.kept(Place::Subsystem(at, "serial"), raw.serial);
-        let model = self.kept(Place::Subsystem(at, "model"), raw.model);
+        let serial = self.kept(ConfigPlace::Subsystem(at, "serial"), raw.serial);
+        let model = self.kept(ConfigPlace::Subsystem(at, "model"), raw.model);
         let doorbell = raw.doorbell.and_then(|doorbell| self.parsed(&doorbell, ""));
         if let Some(span) = raw.dhchap_secret.as_ref().map(Spanned::span) {
-            self.spans.insert(Place::Subsystem(at, "dhchap_secret"), span);
+            self.spans.insert(ConfigPlace::Subsystem(at, "dhchap_secret"), span);
         }
         let mut authentication = AuthenticationConfig {
             others: self.secrets(raw.dhchap_secret, raw.dhchap_ctrl_secret),
             ..AuthenticationConfig::default()
         };
         if let Some(names) = raw.dhchap_hash {
-            self.spans.insert(Place::Subsystem(at, "dhchap_hash"), names.span());
+            self.spans.insert(ConfigPlace::Subsystem(at, "dhchap_hash"), names.span());
             authentication.hashes = self.choices(&names, "hash function", &HASHES);
         }
         if let Some(names) = raw.dhchap_dhgroup {
-            self.spans.insert(Place::Subsystem(at, "dhchap_dhgroup"), names.span());
+            self.spans.insert(ConfigPlace::Subsystem(at, "dhchap_dhgroup"), names.span());
             authentication.groups = self.choices(&names, "group", &Group::ALL);
         }
         if let Some(refused) = raw.refused_reauthentication {
-            self.spans.insert(Place::Subsystem(at, "refused_reauthentication"), refused.span());
+            self.spans.insert(ConfigPlace::Subsystem(at, "refused_reauthentication"), refused.span());
             authentication.refused_again = self.parsed(&refused, "").unwrap_or_default();
         }
         if let Some(span) = raw.tls_key.as_ref().map(Spanned::span) {
-            self.spans.insert(Place::Subsystem(at, "tls_key"), span);
+            self.spans.insert(ConfigPlace::Subsystem(at, "tls_key"), span);
         }
         let mut tls_keys = TlsKeySources {
             others: raw.tls_key.and_then(|tls_key| self.parsed(&tls_key, "")),
@@ -762,7 +763,7 @@ impl Reader<'_> {
             subsystem.tls_keys = tls_keys;
             subsystem.opens_to_memcached = opens_to_memcached;
             subsystem.namespaces = namespaces;
-            if let Some((first, last)) = self.kept(Place::Subsystem(at, "cntlids"), raw.cntlids) {
+            if let Some((first, last)) = self.kept(ConfigPlace::Subsystem(at, "cntlids"), raw.cntlids) {
                 subsystem.cntlids = first..=last;
             }
         }
@@ -870,9 +871,9 @@ impl Reader<'_> {
         at: usize,
         raw: Spanned<RawNamespace>,
     ) -> Option<NamespaceConfig> {
-        self.spans.insert(Place::Namespace(subsystem_at, at, ""), raw.span());
+        self.spans.insert(ConfigPlace::Namespace(subsystem_at, at, ""), raw.span());
         let raw = raw.into_inner();
-        let place = |key| Place::Namespace(subsystem_at, at, key);
+        let place = |key| ConfigPlace::Namespace(subsystem_at, at, key);
         self.spans.insert(place("storage"), raw.storage.span());
         let mut namespace = self.parsed::<Spec>(&raw.storage, "").map(NamespaceConfig::new);
         let nsid = self.kept(place("nsid"), raw.nsid).map(Nsid::new);

@@ -6,7 +6,7 @@ use std::path::Path;
 use linux::CoreList;
 use store::{OpenError, Source, Spec};
 
-use super::{Place, Problem, TargetConfig, Threads};
+use super::{ConfigPlace, Problem, TargetConfig, Threads};
 use crate::audit;
 
 impl TargetConfig {
@@ -19,7 +19,7 @@ impl TargetConfig {
         for (subsystem_at, subsystem) in self.subsystems.iter().enumerate() {
             for (at, namespace) in subsystem.namespaces.iter().enumerate() {
                 if let Err(error) = inspect(&namespace.storage, reactor_count) {
-                    let place = Place::Namespace(subsystem_at, at, "storage");
+                    let place = ConfigPlace::Namespace(subsystem_at, at, "storage");
                     problems.push(Problem { place, message: error.to_string() });
                 }
             }
@@ -27,10 +27,10 @@ impl TargetConfig {
         if let Threads::Cores(list) = &self.reactors.threads
             && let Err(error) = try_cores(list)
         {
-            problems.push(Problem { place: Place::Reactors("cores"), message: error.to_string() });
+            problems.push(Problem { place: ConfigPlace::Reactors("cores"), message: error.to_string() });
         }
         if let Some(Err(message)) = self.audit.file.as_deref().map(audit::inspect) {
-            problems.push(Problem { place: Place::Audit, message });
+            problems.push(Problem { place: ConfigPlace::Audit, message });
         }
         problems.extend(self.read_secrets().err().unwrap_or_default());
         problems.extend(self.read_tls_keys().err().unwrap_or_default());

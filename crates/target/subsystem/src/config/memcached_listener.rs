@@ -12,7 +12,7 @@ use security::tls::{
 use security::users::Users;
 
 use super::secrets::Kind;
-use super::{MemcachedAddress, Place, Problem, SecretSource, TargetConfig};
+use super::{ConfigPlace, MemcachedAddress, Problem, SecretSource, TargetConfig};
 use crate::names::allow_list::AllowList;
 use crate::names::memcached_trust::MemcachedTrust;
 
@@ -146,7 +146,7 @@ impl TargetConfig {
         for (at, listener) in self.memcached.iter().enumerate() {
             match listener.read_trust() {
                 Ok(trust) => read.push(trust),
-                Err(message) => problems.push(Problem { place: Place::Memcached(at), message }),
+                Err(message) => problems.push(Problem { place: ConfigPlace::Memcached(at), message }),
             }
         }
         if problems.is_empty() { Ok(read) } else { Err(problems) }

@@ -16,7 +16,7 @@ use security::tls_key::TlsKey;
 use wire::nqn::{HostName, Nqn};
 use zeroize::Zeroizing;
 
-use super::{Place, Problem, TargetConfig, kernel_keyring};
+use super::{ConfigPlace, Problem, TargetConfig, kernel_keyring};
 use crate::objects::authentication::{Authentication, Secrets};
 
 /// Limit of a file with a secret, bytes; the text of a secret is far shorter.
@@ -76,7 +76,7 @@ impl TargetConfig {
             match subsystem.authentication.read() {
                 Ok(authentication) => drop(read.insert(subsystem.nqn.clone(), Arc::new(authentication))),
                 Err(message) => {
-                    problems.push(Problem { place: Place::Subsystem(at, "dhchap_secret"), message });
+                    problems.push(Problem { place: ConfigPlace::Subsystem(at, "dhchap_secret"), message });
                 }
             }
         }
@@ -115,7 +115,7 @@ impl TargetConfig {
                 match source.read::<TlsKey>() {
                     Ok(key) => keys.push(KnownKey { subsystem: Some(subsystem.nqn.clone()), host, key }),
                     Err(message) => {
-                        problems.push(Problem { place: Place::Subsystem(at, "tls_key"), message });
+                        problems.push(Problem { place: ConfigPlace::Subsystem(at, "tls_key"), message });
                     }
                 }
             }

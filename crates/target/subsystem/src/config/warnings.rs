@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use wire::nqn::HostName;
 
 use super::{
-    ListenerConfig, MemcachedListenerConfig, Place, Problem, SubsystemConfig, TargetConfig, TlsPolicy,
+    ConfigPlace, ListenerConfig, MemcachedListenerConfig, Problem, SubsystemConfig, TargetConfig, TlsPolicy,
 };
 use crate::names::allow_list::AllowList;
 use crate::objects::subsystem::Access;
@@ -47,7 +47,7 @@ impl TargetConfig {
         let message = "no host can ask for discovery: it does not authenticate, and is refused in cleartext where tls = \
                        \"concatenated\"; give it a listener of its own (subsystems = false), or have hosts name the subsystem"
             .into();
-        warnings.push(Problem { place: Place::Listener(at), message });
+        warnings.push(Problem { place: ConfigPlace::Listener(at), message });
     }
 
     /// A listener that machines other than this one reach, and the subsystems that anyone uses there.
@@ -68,7 +68,7 @@ impl TargetConfig {
                 listener.address,
                 open.join(", ")
             );
-            warnings.push(Problem { place: Place::Listener(at), message });
+            warnings.push(Problem { place: ConfigPlace::Listener(at), message });
         }
     }
 }
@@ -94,7 +94,7 @@ impl MemcachedListenerConfig {
         } else {
             return;
         };
-        warnings.push(Problem { place: Place::Memcached(at), message });
+        warnings.push(Problem { place: ConfigPlace::Memcached(at), message });
     }
 }
 
@@ -116,7 +116,7 @@ impl SubsystemConfig {
         };
         let no_proof = "any host may call itself so without a secret or a key";
         for host in self.access.listed().filter(|host| !has_any(host)) {
-            warn(Place::Subsystem(at, "hosts"), host, no_proof);
+            warn(ConfigPlace::Subsystem(at, "hosts"), host, no_proof);
         }
         for (namespace_at, namespace) in self.namespaces.iter().enumerate() {
             let rights = &namespace.rights;
@@ -139,7 +139,7 @@ impl SubsystemConfig {
                 } else {
                     no_proof
                 };
-                warn(Place::Namespace(at, namespace_at, key), host, why);
+                warn(ConfigPlace::Namespace(at, namespace_at, key), host, why);
             }
         }
     }

@@ -40,7 +40,7 @@ pub(crate) struct Reply {
 }
 
 /// The outcome of a command.
-pub(crate) type Outcome = Result<Reply, Status>;
+pub(crate) type AdminOutcome = Result<Reply, Status>;
 
 /// Context of an admin command beside its controller.
 pub(crate) struct Surroundings<'a> {
@@ -119,7 +119,7 @@ pub(crate) fn room(sqe: &Sqe) -> Result<usize, Status> {
 
 /// Completes a command with data of a length that the command fixes: less room is an error, more is left unused.
 /// wire §5.3
-pub(crate) fn reply_with(sqe: &Sqe, data: Vec<u8>) -> Outcome {
+pub(crate) fn reply_with(sqe: &Sqe, data: Vec<u8>) -> AdminOutcome {
     if room(sqe)? < data.len() {
         return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
     }
@@ -127,7 +127,7 @@ pub(crate) fn reply_with(sqe: &Sqe, data: Vec<u8>) -> Outcome {
 }
 
 /// Completes a command with dword 0 as its result.
-pub(crate) fn reply_dw0(dw0: u32) -> Outcome {
+pub(crate) fn reply_dw0(dw0: u32) -> AdminOutcome {
     Ok(Reply { result: dw0.into(), data: None })
 }
 

@@ -11,7 +11,7 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use super::diff::{Change, Outline};
-use crate::config::{Place, Problem, ResolvedNamespace, TargetConfig};
+use crate::config::{ConfigPlace, Problem, ResolvedNamespace, TargetConfig};
 use crate::messages::message::Step;
 use crate::names::identity::{TargetIdentity, device_name, of_second_namespace, storage_name};
 use crate::names::machine::{Machine, hostname};
@@ -38,7 +38,7 @@ impl Identities {
         let machine = match Machine::chosen(config.machine.as_deref()) {
             Ok(machine) => machine,
             Err(_) if config.gives_all_identities() => Machine::named(&hostname()),
-            Err(error) => return Err(Problem { place: Place::Machine, message: error.to_string() }),
+            Err(error) => return Err(Problem { place: ConfigPlace::Machine, message: error.to_string() }),
         };
         let target = TargetIdentity::new(machine, &hostname(), first);
         Ok(Self {

@@ -3,7 +3,7 @@
 use reactor::{Listener, ListenerTag};
 
 use super::waiting::ADDRESS_WAIT;
-use super::{Operator, Outcome, Report};
+use super::{ChangeOutcome, Operator, Report};
 use crate::config::{MemcachedAddress, MemcachedListenerConfig};
 use crate::messages::message::Step;
 use crate::messages::state::MemcachedListenerState;
@@ -122,7 +122,7 @@ impl Operator {
             for (what, is_same) in [("certificates", is_same_certificate), ("users", are_same_users)] {
                 if !is_same {
                     let line = format!("change the {what} of memcached listener {}: done", known.address);
-                    report.add(Outcome::Done, line);
+                    report.add(ChangeOutcome::Done, line);
                 }
             }
             known.trust = trust.clone();
@@ -142,7 +142,7 @@ impl Operator {
             Err(problems) => {
                 for problem in problems {
                     report.add(
-                        Outcome::Failed,
+                        ChangeOutcome::Failed,
                         format!("memcached listeners keep what they ask for: {problem}"),
                     );
                 }

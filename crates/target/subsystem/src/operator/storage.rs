@@ -7,7 +7,7 @@ use store::{Generation, Size, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
-use super::{Operator, Outcome, Post, Report, announce};
+use super::{ChangeOutcome, Operator, Post, Report, announce};
 use crate::messages::message::Step;
 
 /// The state of a namespace's storage last reported to hosts.
@@ -62,10 +62,12 @@ impl Operator {
                         "reopen {name}: done, it has {size}; it was closed because {why}, and what was written before \
                          and not flushed may be lost"
                     );
-                    report.add(Outcome::Done, text);
+                    report.add(ChangeOutcome::Done, text);
                 }
-                Err(error) => report
-                    .add(Outcome::Failed, format!("reopen {name}: not done, {error}; closed because {why}")),
+                Err(error) => report.add(
+                    ChangeOutcome::Failed,
+                    format!("reopen {name}: not done, {error}; closed because {why}"),
+                ),
             }
         }
         report.lines.append(&mut self.look_after_storage(post).lines);
@@ -93,12 +95,14 @@ impl Operator {
             told(&name, before, now, store, &mut report);
             if now.bytes != before.bytes && !now.generation.is_closed() {
                 let (was, is) = (Size(before.bytes), Size(now.bytes));
-                report
-                    .add(Outcome::Done, format!("resize {name} with its storage: done, from {was} to {is}"));
+                report.add(
+                    ChangeOutcome::Done,
+                    format!("resize {name} with its storage: done, from {was} to {is}"),
+                );
             }
             if now.generation.is_closed() && !before.generation.is_closed() {
                 let why = store.closed_because().unwrap_or_default();
-                report.add(Outcome::Failed, format!("{name} is closed: {why}"));
+                report.add(ChangeOutcome::Failed, format!("{name} is closed: {why}"));
             }
         }
         announce(steps, post, &mut report);
@@ -133,9 +137,12 @@ fn told(name: &str, before: Seen, now: Seen, store: &Store, report: &mut Report)
     }
     match (before.is_write_protected, now.is_write_protected) {
         (false, true) => {
-            report.add(Outcome::Failed, format!("{name} is write protected: its storage is read-only now"));
+            report.add(
+                ChangeOutcome::Failed,
+                format!("{name} is write protected: its storage is read-only now"),
+            );
         }
-        (true, false) => report.add(Outcome::Done, format!("{name} is not write protected any more")),
+        (true, false) => report.add(ChangeOutcome::Done, format!("{name} is not write protected any more")),
         _ => {}
     }
     let health = store.health();
@@ -143,9 +150,9 @@ fn told(name: &str, before: Seen, now: Seen, store: &Store, report: &mut Report)
     match (before.lacks_space, now.lacks_space) {
         (false, true) => {
             let what = if health.is_full { "has no space left for writes" } else { "has little space left" };
-            report.add(Outcome::Failed, format!("{name} {what}{free}: hosts see it in the SMART log"));
+            report.add(ChangeOutcome::Failed, format!("{name} {what}{free}: hosts see it in the SMART log"));
         }
-        (true, false) => report.add(Outcome::Done, format!("{name} has space again{free}")),
+        (true, false) => report.add(ChangeOutcome::Done, format!("{name} has space again{free}")),
         _ => {}
     }
 }

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use nvlane_subsystem::config::{ConfigFile, Place, TargetConfig};
+use nvlane_subsystem::config::{ConfigFile, ConfigPlace, TargetConfig};
 use nvlane_subsystem::lane_id::LaneId;
 use nvlane_subsystem::limits::Limits;
 use nvlane_subsystem::message::{LaneMessage, Message, Order, OrderAnswer, OrderKind, Step, StepOutcome};
-use nvlane_subsystem::operator::{Operator, Outcome, Report, state, stop};
+use nvlane_subsystem::operator::{ChangeOutcome, Operator, Report, state, stop};
 use nvlane_subsystem::state::TargetState;
 use peer::port::free_address;
 use proptest::prelude::*;
@@ -113,13 +113,13 @@ fn what_cannot_be_started_leaves_nothing_behind() {
     let missing = format!("nsid = 2, storage = \"file:{place}/missing\"");
     let wrong = config(&disks(&[&new, &missing]));
     let problems = Operator::start(&wrong, 1).err().expect("a file is missing");
-    assert_eq!(problems[0].place, Place::Namespace(0, 1, "storage"));
+    assert_eq!(problems[0].place, ConfigPlace::Namespace(0, 1, "storage"));
     assert!(!directory.path().join("new").exists());
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = busy.local_addr().unwrap();
     let taken = config(&format!("{}[[listener]]\naddress = \"{address}\"\n", disks(&[&new])));
     let problems = Operator::start(&taken, 1).err().expect("the port is taken");
-    assert_eq!(problems[0].place, Place::Listener(0));
+    assert_eq!(problems[0].place, ConfigPlace::Listener(0));
     insta::assert_snapshot!(nameless(&problems[0].message, address), @"cannot listen on ADDRESS: Address already in use (os error 98), by PROCESS: end what listens there, or take another port");
     assert!(!directory.path().join("new").exists());
 }
@@ -569,7 +569,7 @@ fn a_configuration_that_cannot_be_changes_nothing() {
 fn a_target_that_is_gone_is_noticed() {
     let mut running = start(&config(&disks(&[])));
     let report = running.operator.reload(&config(&disks(&["storage = \"ram:1M\""])), &|_| false);
-    assert_eq!((report.lines.len(), report.lines[0].outcome), (1, Outcome::Failed));
+    assert_eq!((report.lines.len(), report.lines[0].outcome), (1, ChangeOutcome::Failed));
     assert_eq!(state(&|_| false), None);
     assert_eq!(stop(&|_| false, 0), None);
     assert_eq!(stop(&|order| post(&running.target, order), 0), Some(0));

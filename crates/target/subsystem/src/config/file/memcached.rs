@@ -9,7 +9,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use toml::Spanned;
 
 use super::Reader;
-use crate::config::{MemcachedAddress, MemcachedListenerConfig, MemcachedTlsConfig, Place};
+use crate::config::{ConfigPlace, MemcachedAddress, MemcachedListenerConfig, MemcachedTlsConfig};
 
 /// A listener as it is written.
 pub(super) enum RawMemcached {
@@ -74,7 +74,7 @@ impl Reader<'_> {
                 }
             };
             if let Some((listener, span)) = read {
-                self.spans.insert(Place::Memcached(listeners.len()), span);
+                self.spans.insert(ConfigPlace::Memcached(listeners.len()), span);
                 listeners.push(listener);
             }
         }

@@ -9,12 +9,12 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use super::{Outcome, Surroundings, reply_dw0, reply_with};
+use super::{AdminOutcome, Surroundings, reply_dw0, reply_with};
 use crate::objects::controller::features::{FeatureKind, Features};
 use crate::objects::controller::{ControllerKind, ControllerRecord};
 
 /// Answers a Get Features.
-pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {
+pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> AdminOutcome {
     let command = GetFeatures::from_sqe(sqe);
     let kind = FeatureKind::find(command.fid, record.key.kind).ok_or(Status::INVALID_FIELD.with_dnr())?;
     // Without a namespace, or for all namespaces, return the default: tools given a controller ask this way. wire §12
@@ -60,7 +60,7 @@ impl Values<'_> {
         around: &Surroundings<'_>,
         sqe: &Sqe,
         command: &GetFeatures,
-    ) -> Outcome {
+    ) -> AdminOutcome {
         match command.fid {
             Fid::ARBITRATION => reply_dw0(self.features.arbitration.bits()),
             Fid::POWER_MANAGEMENT => reply_dw0(self.features.power.bits()),

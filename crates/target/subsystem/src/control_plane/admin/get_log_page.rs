@@ -19,7 +19,7 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use super::identify::ANA_GROUP;
-use super::{Outcome, Reply, Surroundings, room};
+use super::{AdminOutcome, Reply, Surroundings, room};
 use crate::objects::controller::features::FEATURES;
 use crate::objects::controller::{ControllerKind, ControllerRecord};
 
@@ -44,7 +44,7 @@ pub(crate) fn tells_traffic(sqe: &Sqe) -> bool {
 }
 
 /// Answers a Get Log Page.
-pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {
+pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> AdminOutcome {
     let command = GetLogPage::from_sqe(sqe);
     if !pages(record.key.kind).contains(&command.lid) {
         return Err(Status::INVALID_LOG_PAGE.with_dnr());

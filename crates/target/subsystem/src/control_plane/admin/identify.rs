@@ -16,7 +16,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use super::{Outcome, Surroundings, reply_with};
+use super::{AdminOutcome, Surroundings, reply_with};
 use crate::objects::controller::{ControllerKind, ControllerRecord};
 use crate::objects::subsystem::{Namespace, Subsystem};
 
@@ -38,7 +38,7 @@ pub(crate) fn lists_controllers(sqe: &Sqe) -> bool {
 }
 
 /// Answers an Identify.
-pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {
+pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> AdminOutcome {
     let command = IdentifyCommand::from_sqe(sqe);
     if record.key.kind == ControllerKind::Discovery && command.cns != Cns::CONTROLLER {
         // Nothing else is identified; nvmet answers the same. wire §10.1

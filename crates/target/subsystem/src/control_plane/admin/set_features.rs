@@ -11,7 +11,7 @@ use wire::status::Status;
 use zerocopy::FromBytes;
 
 use super::get_features::check_namespace;
-use super::{Outcome, Surroundings, possible_events, reply_dw0};
+use super::{AdminOutcome, Surroundings, possible_events, reply_dw0};
 use crate::objects::controller::ControllerRecord;
 use crate::objects::controller::features::{FeatureKind, Features};
 
@@ -21,7 +21,7 @@ pub(crate) fn execute(
     around: &Surroundings<'_>,
     sqe: &Sqe,
     data: &[u8],
-) -> Outcome {
+) -> AdminOutcome {
     let command = SetFeatures::from_sqe(sqe);
     let invalid = Status::INVALID_FIELD.with_dnr();
     let kind = FeatureKind::find(command.fid, record.key.kind).ok_or(invalid)?;
@@ -110,7 +110,7 @@ fn set_error_recovery(
     Ok(())
 }
 
-fn set_queue_count(record: &mut ControllerRecord, around: &Surroundings<'_>, value: u32) -> Outcome {
+fn set_queue_count(record: &mut ControllerRecord, around: &Surroundings<'_>, value: u32) -> AdminOutcome {
     let wanted = NumberOfQueues::from_bits(value);
     if !wanted.is_valid() {
         return Err(Status::INVALID_FIELD.with_dnr());

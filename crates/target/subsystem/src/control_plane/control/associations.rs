@@ -27,7 +27,7 @@ use wire::text::quoted;
 use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::audit::Event;
 use crate::control_plane::admin::abort::{self, Aborting};
-use crate::control_plane::admin::{Outcome, Reply, reply_dw0};
+use crate::control_plane::admin::{AdminOutcome, Reply, reply_dw0};
 use crate::messages::message::{LaneMessage, Message, ReactorMessage};
 use crate::names::lane_counters::{LaneCounters, LaneTotals};
 use crate::names::lane_end::LaneEnd;
@@ -197,7 +197,7 @@ impl Associations {
         command: CommandId,
         sqe: &Sqe,
         outputs: &mut Outputs,
-    ) -> Option<Outcome> {
+    ) -> Option<AdminOutcome> {
         let Some(record) = self.get_mut(key) else { return Some(Err(Status::INTERNAL_ERROR)) };
         if record.life == Life::Ending || matches!(record.transition, Transition::Reset { .. }) {
             return Some(Err(Status::COMMAND_SEQUENCE_ERROR));
@@ -271,7 +271,7 @@ impl Associations {
         command: CommandId,
         sqe: &Sqe,
         outputs: &mut Outputs,
-    ) -> Option<Outcome> {
+    ) -> Option<AdminOutcome> {
         let Some(record) = self.controllers.get_mut(&key) else { return Some(Err(Status::INTERNAL_ERROR)) };
         Some(match abort::execute(record, &self.limits, command, sqe) {
             Err(status) => Err(status),

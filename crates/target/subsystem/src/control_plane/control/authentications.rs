@@ -35,7 +35,7 @@ use super::exponentiations::{Exponentiations, Rank, Ticket};
 use super::key_pairs::KeyPairs;
 use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::audit::{Event, OfQueue};
-use crate::control_plane::admin::{Outcome, Reply, room};
+use crate::control_plane::admin::{AdminOutcome, Reply, room};
 use crate::names::allowance::{Allowances, Rate};
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
@@ -72,7 +72,7 @@ pub(super) struct Authentications {
 /// The outcome of an authentication.
 pub(super) enum News {
     /// The host of a queue has authenticated as required. It learns that by these answers.
-    Authenticated { lane: LaneId, answers: Vec<(CommandId, Outcome)> },
+    Authenticated { lane: LaneId, answers: Vec<(CommandId, AdminOutcome)> },
     /// The host of a queue has failed to authenticate; the queue has been ordered to end, or has ended.
     Failed { lane: LaneId, peer: Option<SocketAddr> },
     /// A host that had authenticated before was refused.
@@ -426,7 +426,7 @@ impl Authentications {
         now_ns: u64,
         lane: LaneId,
         outputs: &mut Outputs,
-        answer: Option<(CommandId, Outcome)>,
+        answer: Option<(CommandId, AdminOutcome)>,
     ) {
         // It may be this lane: its command is answered first.
         let refused = self.ask_for_exponentiation(lane);

@@ -9,7 +9,7 @@ use wire::status::Status;
 use super::associations::Associations;
 use super::outputs::Outputs;
 use crate::control_plane::admin::{
-    Outcome, Reply, Surroundings, get_features, get_log_page, identify, set_features,
+    AdminOutcome, Reply, Surroundings, get_features, get_log_page, identify, set_features,
 };
 use crate::names::lane_counters::LaneTotals;
 use crate::names::lane_id::CommandId;
@@ -80,7 +80,14 @@ impl QueueCommands<'_> {
     }
 
     /// Completes a command; the error log of its controller keeps a failure.
-    fn complete(&mut self, key: ControllerKey, qid: Qid, command: CommandId, sqe: &Sqe, outcome: Outcome) {
+    fn complete(
+        &mut self,
+        key: ControllerKey,
+        qid: Qid,
+        command: CommandId,
+        sqe: &Sqe,
+        outcome: AdminOutcome,
+    ) {
         if let (Err(status), Some(record)) = (&outcome, self.associations.get_mut(key)) {
             // The nsid of a Fabrics command is its type.
             let nsid = if sqe.opcode == AdminOpcode::FABRICS.raw() { 0 } else { sqe.nsid.get() };
@@ -89,7 +96,7 @@ impl QueueCommands<'_> {
         self.outputs.answer(command, outcome);
     }
 
-    fn on_property_get(&self, key: ControllerKey, sqe: &Sqe) -> Outcome {
+    fn on_property_get(&self, key: ControllerKey, sqe: &Sqe) -> AdminOutcome {
         let record = self.associations.get(key).ok_or(Status::INTERNAL_ERROR)?;
         let result = record.machine.on_property_get(PropertyGet::from_sqe(sqe))?;
         Ok(Reply { result, data: None })
@@ -102,7 +109,7 @@ impl QueueCommands<'_> {
         command: CommandId,
         sqe: &Sqe,
         data: &[u8],
-    ) -> Option<Outcome> {
+    ) -> Option<AdminOutcome> {
         let opcode = AdminOpcode::from_raw(sqe.opcode);
         let is_list = opcode == AdminOpcode::IDENTIFY && identify::lists_controllers(sqe);
         let cntlids = if is_list { self.cntlids(key.kind, sqe) } else { Vec::new() };

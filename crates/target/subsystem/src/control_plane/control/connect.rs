@@ -40,7 +40,7 @@ use super::outputs::{MILLISECOND_NS, Outputs};
 use super::pending_connect::PendingConnect;
 use super::unauthenticated::{Candidate, Unauthenticated};
 use crate::audit::{Event, OfQueue};
-use crate::control_plane::admin::Outcome;
+use crate::control_plane::admin::AdminOutcome;
 use crate::messages::message::{Answer, Channel, Established, Joined, LaneMessage, Message};
 use crate::names::lane_counters::LaneTotals;
 use crate::names::lane_id::{CommandId, LaneId};
@@ -88,7 +88,7 @@ struct HeldConnect {
 /// A Connect that was accepted before its host has authenticated, which it has done now.
 struct Proved {
     /// The answers that report success to the host.
-    answers: Vec<(CommandId, Outcome)>,
+    answers: Vec<(CommandId, AdminOutcome)>,
     /// The controller that the Connect has promised.
     promised: Option<ControllerKey>,
 }
@@ -202,7 +202,7 @@ impl Connects {
         &mut self,
         scene: &mut Scene<'_>,
         lane: LaneId,
-        answers: Vec<(CommandId, Outcome)>,
+        answers: Vec<(CommandId, AdminOutcome)>,
     ) {
         if let Some(Candidate { connect, promised }) = self.unauthenticated.prove(lane) {
             self.consider(scene, connect, Some(Proved { answers, promised }), None);

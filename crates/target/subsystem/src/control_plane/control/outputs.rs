@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use wire::status::Status;
 
 use crate::audit::Recorder;
-use crate::control_plane::admin::{Outcome, Reply};
+use crate::control_plane::admin::{AdminOutcome, Reply};
 use crate::messages::message::{Answer, LaneMessage, Message};
 use crate::names::lane_id::{CommandId, LaneId};
 
@@ -49,7 +49,7 @@ impl Outputs {
     }
 
     /// Completes a command.
-    pub(super) fn answer(&mut self, command: CommandId, outcome: Outcome) {
+    pub(super) fn answer(&mut self, command: CommandId, outcome: AdminOutcome) {
         let (status, reply) = match outcome {
             Ok(reply) => (Status::SUCCESS, reply),
             Err(status) => (status, Reply::default()),
