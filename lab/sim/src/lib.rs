@@ -57,7 +57,7 @@ pub use case::Case;
 pub use coverage::{Coverage, Ending, Point};
 pub use crash::crash_states;
 pub use crash_report::CrashReport;
-pub use run::{Outcome, run_case, run_seed};
+pub use run::{RunOutcome, run_case, run_seed};
 pub use scenario::CommandId;
 pub use shrink::{Shrunk, shrink};
 pub use timeline::Timeline;

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use nvlane_sim::{Case, CrashReport, Outcome, Shrunk, crash_states, run_case, shrink};
+use nvlane_sim::{Case, CrashReport, RunOutcome, Shrunk, crash_states, run_case, shrink};
 
 use options::Options;
 
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 
 /// Runs one seed and prints its events.
 fn show(case: &Case, shows_all: bool) -> ExitCode {
-    let Outcome { finding, timeline, command_count, digest, .. } = run_case(case, true);
+    let RunOutcome { finding, timeline, command_count, digest, .. } = run_case(case, true);
     timeline.lines(finding.as_deref().filter(|_| !shows_all)).for_each(|line| println!("{line}"));
     println!("{command_count} commands, digest {digest:016x}");
     match finding {

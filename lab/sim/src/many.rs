@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvlane_sim::{Coverage, Outcome, run_case};
+use nvlane_sim::{Coverage, RunOutcome, run_case};
 
 use crate::options::Options;
 
@@ -111,7 +111,7 @@ fn rate(count: u64, time: Duration) -> f64 {
 }
 
 impl Totals {
-    fn add(&mut self, seed: u64, outcome: Outcome) {
+    fn add(&mut self, seed: u64, outcome: RunOutcome) {
         self.seed_count += 1;
         self.command_count += outcome.command_count;
         self.read_count += outcome.read_count;

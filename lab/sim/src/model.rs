@@ -29,7 +29,7 @@ use std::ops::Range;
 pub(crate) use content::{Content, content_of, fill};
 
 use crate::finding::Finding;
-use block::{Block, COPIED, Cluster, NEVER, State};
+use block::{Block, COPIED, Cluster, NEVER, WriteState};
 use content::Value;
 use copies::Copied;
 
@@ -64,7 +64,7 @@ impl Model {
         let first = Cluster {
             value: 0,
             command: 0,
-            state: State::Done,
+            state: WriteState::Done,
             written_ns: 0,
             begin_ns: 0,
             end_ns: 0,
@@ -97,7 +97,7 @@ impl Model {
         self.block(lba).clusters.push(Cluster {
             value,
             command,
-            state: State::Pending,
+            state: WriteState::Pending,
             written_ns: now_ns,
             begin_ns: now_ns,
             end_ns: NEVER,
@@ -128,9 +128,9 @@ impl Model {
         cluster.end_ns = cluster.end_ns.min(now_ns);
         if cluster.begin_ns < cut_ns && !is_durable {
             // Done before the power went, perhaps, and lost with it.
-            (cluster.state, epoch) = (State::Perhaps, epoch - 1);
+            (cluster.state, epoch) = (WriteState::Perhaps, epoch - 1);
         } else {
-            cluster.state = State::Done;
+            cluster.state = WriteState::Done;
         }
         cluster.is_durable |= is_durable;
         let value = cluster.value;
@@ -143,7 +143,7 @@ impl Model {
     /// It may have been done; if it was, then by `until_ns`.
     pub(crate) fn doubt_write(&mut self, lba: u64, command: u64, until_ns: Option<u64>) {
         if let Some(cluster) = self.find(lba, command) {
-            cluster.state = State::Perhaps;
+            cluster.state = WriteState::Perhaps;
             if let Some(until_ns) = until_ns {
                 cluster.end_ns = cluster.end_ns.min(until_ns);
             }
@@ -153,7 +153,7 @@ impl Model {
     /// It was not done, and never will be.
     pub(crate) fn deny_write(&mut self, lba: u64, command: u64) -> Result<(), Finding> {
         let Some(cluster) = self.find(lba, command) else { return Ok(()) };
-        cluster.state = State::NotDone;
+        cluster.state = WriteState::NotDone;
         match cluster.is_seen {
             true => Err(format!("block {lba}: command {command} is said not to be done, and was read")),
             false => Ok(()),
@@ -208,7 +208,7 @@ impl Model {
             for (expected, new) in &block.swapped {
                 let (Some(old), Some(new)) = (find(*expected), find(*new)) else { continue };
                 let is_between = |other: &&Cluster| {
-                    other.state == State::Done && old.precedes(other) && other.precedes(new)
+                    other.state == WriteState::Done && old.precedes(other) && other.precedes(new)
                 };
                 if let Some(lost) = block.clusters.iter().find(is_between) {
                     let (lost, by) = (lost.command, new.command);
@@ -264,12 +264,14 @@ impl Model {
         let mut all = block.clusters.iter().chain(&block.gone);
         let Some(written) = all.find(|cluster| cluster.value == value).cloned() else { return Ok(()) };
         let is_older = |cluster: &Cluster| {
-            cluster.state == State::Survivor && cluster.value != value && cluster.before.1 < written.before.0
+            cluster.state == WriteState::Survivor
+                && cluster.value != value
+                && cluster.before.1 < written.before.0
         };
         // It is not known which zeroes were read: newer ones may have been.
         let may_be_newer = |older: &Cluster| {
             let is_other = |zero: &Cluster| {
-                zero.value == 0 && zero.state == State::Survivor && zero.before.1 >= written.before.0
+                zero.value == 0 && zero.state == WriteState::Survivor && zero.before.1 >= written.before.0
             };
             older.value == 0 && block.clusters.iter().any(is_other)
         };
@@ -332,7 +334,7 @@ impl Model {
     /// The process died: commands that were sent before it cannot happen later.
     pub(crate) fn on_kill(&mut self, now_ns: u64) {
         for cluster in self.blocks.iter_mut().flat_map(|block| &mut block.clusters) {
-            if cluster.state == State::Perhaps {
+            if cluster.state == WriteState::Perhaps {
                 cluster.end_ns = cluster.end_ns.min(now_ns);
             }
         }
@@ -351,7 +353,7 @@ impl Model {
             block.gone.clear();
             let before = std::mem::take(&mut block.clusters);
             let may_survive = |cluster: &Cluster| {
-                cluster.state != State::NotDone
+                cluster.state != WriteState::NotDone
                     && !before.iter().any(|other| {
                         other.is_durable && other.command != cluster.command && cluster.precedes(other)
                     })
@@ -361,7 +363,7 @@ impl Model {
                     continue;
                 }
                 block.clusters.push(Cluster {
-                    state: State::Survivor,
+                    state: WriteState::Survivor,
                     begin_ns: 0,
                     end_ns: now_ns,
                     is_seen: false,
@@ -372,13 +374,14 @@ impl Model {
                 });
             }
             // Commands that wait for their connection happen after it, if they do.
-            for cluster in before.into_iter().filter(|cluster| cluster.state == State::Pending) {
+            for cluster in before.into_iter().filter(|cluster| cluster.state == WriteState::Pending) {
                 let is_survivor = |other: &Cluster| other.command == cluster.command;
                 block.clusters.retain(|other| !is_survivor(other));
                 block.clusters.push(Cluster { is_durable: false, is_seen: false, ..cluster });
             }
             // A single survivor is the content.
-            let survivors = block.clusters.iter().filter(|cluster| cluster.state == State::Survivor).count();
+            let survivors =
+                block.clusters.iter().filter(|cluster| cluster.state == WriteState::Survivor).count();
             let has_pending = block.clusters.len() > survivors;
             if survivors == 1 && !has_pending {
                 block.clusters[0].is_seen = true;
@@ -398,7 +401,7 @@ impl Model {
     pub(crate) fn grow(&mut self, lbas: Range<u64>, command: u64, now_ns: u64) {
         for lba in lbas {
             if let Some(cluster) = self.find(lba, command) {
-                (cluster.state, cluster.end_ns, cluster.is_durable) = (State::Done, now_ns, true);
+                (cluster.state, cluster.end_ns, cluster.is_durable) = (WriteState::Done, now_ns, true);
             }
         }
     }
@@ -415,7 +418,7 @@ impl Model {
         let Some(held) = held.filter(|held| held.is_certain() && !had_power_cut) else { return false };
         let is_before = |other: &Cluster| other.end_ns < held.written_ns;
         let is_settled = |other: &Cluster| {
-            other.command == held.command || other.state == State::NotDone || is_before(other)
+            other.command == held.command || other.state == WriteState::NotDone || is_before(other)
         };
         held.end_ns <= begin_ns && block.clusters.iter().all(is_settled)
     }

@@ -12,7 +12,7 @@ use crate::world::World;
 
 /// Result of a seed.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// The finding, if there is one.
     pub finding: Option<String>,
     /// Commands that ended.
@@ -55,13 +55,13 @@ fn catch_panics() {
 
 /// Runs all of a seed. With `is_traced` the outcome has the events.
 #[must_use]
-pub fn run_seed(seed: u64, is_traced: bool) -> Outcome {
+pub fn run_seed(seed: u64, is_traced: bool) -> RunOutcome {
     run_case(&Case::of(seed), is_traced)
 }
 
 /// Runs a seed, or a part of it, as [`run_seed`] does.
 #[must_use]
-pub fn run_case(case: &Case, is_traced: bool) -> Outcome {
+pub fn run_case(case: &Case, is_traced: bool) -> RunOutcome {
     catch_panics();
     PANIC.with(|message| *message.borrow_mut() = Some(String::new()));
     let scenario = case.scenario();
@@ -79,8 +79,8 @@ pub fn run_case(case: &Case, is_traced: bool) -> Outcome {
     outcome(&mut world, finding)
 }
 
-fn outcome(world: &mut World, finding: Option<String>) -> Outcome {
-    Outcome {
+fn outcome(world: &mut World, finding: Option<String>) -> RunOutcome {
+    RunOutcome {
         finding,
         departure_count: world.leaver.as_ref().map_or(0, |leaver| leaver.departure_count),
         command_count: world.commands.ended_count,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::case::Case;
 use crate::finding::kind;
-use crate::run::{Outcome, run_case};
+use crate::run::{RunOutcome, run_case};
 use crate::setting::{SETTINGS, Setting};
 
 /// Chances that an attempt has.
@@ -115,7 +115,7 @@ impl Search<'_> {
                         let chance = if number == 0 { case.chance } else { number };
                         let case = Case { chance, ..case.clone() };
                         self.runs.fetch_add(1, Ordering::Relaxed);
-                        let Outcome { finding, .. } = run_case(&case, false);
+                        let RunOutcome { finding, .. } = run_case(&case, false);
                         if let Some(finding) = finding.filter(|finding| kind(finding) == self.kind)
                             && let Ok(mut found) = found.lock()
                         {

@@ -1,12 +1,12 @@
 //! Some seeds. More of them: `cargo xtask sim`; planted bugs: `cargo xtask product-bugs`.
 
-use nvlane_sim::{Outcome, Point, run_seed};
+use nvlane_sim::{Point, RunOutcome, run_seed};
 
 /// What is freed while the simulated kernel may still read it shows.
 #[global_allocator]
 static ALLOCATOR: allocators::PoisoningAllocator = allocators::PoisoningAllocator;
 
-fn must_pass(seed: u64, outcome: &Outcome) {
+fn must_pass(seed: u64, outcome: &RunOutcome) {
     if let Some(finding) = &outcome.finding {
         panic!("seed {seed}: {finding}\nsee it happen: cargo xtask sim --seed {seed}");
     }

@@ -11,7 +11,7 @@ pub(super) const NEVER: u64 = u64::MAX;
 
 /// Knowledge of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum WriteState {
     /// Not answered.
     Pending,
     /// Done.
@@ -29,7 +29,7 @@ pub(super) struct Cluster {
     pub(super) value: Value,
     /// The command that wrote it.
     pub(super) command: u64,
-    pub(super) state: State,
+    pub(super) state: WriteState,
     /// Start of the command that wrote it: no earlier read can return it.
     pub(super) written_ns: u64,
     /// The latest begin of a command that saw or made it.
@@ -49,7 +49,7 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Whether it surely was in the block at some time.
     pub(super) fn is_certain(&self) -> bool {
-        self.state == State::Done || self.is_seen
+        self.state == WriteState::Done || self.is_seen
     }
 
     /// Whether it surely came before `other`.
@@ -61,7 +61,7 @@ impl Cluster {
     fn is_replaced_by(&self, other: &Self) -> bool {
         other.command != self.command
             && other.is_certain()
-            && (other.value != 0 || other.state == State::Done)
+            && (other.value != 0 || other.state == WriteState::Done)
             && self.end_ns < other.begin_ns
     }
 
@@ -126,15 +126,15 @@ impl Block {
         }
         let Some(at) = self.position(value) else { return false };
         let this = &self.clusters[at];
-        if this.state == State::NotDone || this.written_ns > now_ns {
+        if this.state == WriteState::NotDone || this.written_ns > now_ns {
             return false;
         }
         // A value that was read before its write was answered may have been done once before, and replaced.
-        let was_repeated = self.is_replayed && this.state == State::Done && now_ns <= this.end_ns;
+        let was_repeated = self.is_replayed && this.state == WriteState::Done && now_ns <= this.end_ns;
         if was_repeated || self.may_be_repeated(this) {
             return true;
         }
-        let is_lone_survivor = this.state == State::Survivor && !this.is_seen;
+        let is_lone_survivor = this.state == WriteState::Survivor && !this.is_seen;
         let this = Cluster {
             is_seen: true,
             begin_ns: this.begin_ns.max(begin_ns),
@@ -143,9 +143,9 @@ impl Block {
         };
         let rules_out = |other: &Cluster| {
             other.command != this.command
-                && !(is_lone_survivor && other.state == State::Survivor)
+                && !(is_lone_survivor && other.state == WriteState::Survivor)
                 && other.is_certain()
-                && (other.value != 0 || other.state == State::Done)
+                && (other.value != 0 || other.state == WriteState::Done)
                 && this.contradicts(other)
         };
         !self.clusters.iter().any(rules_out)
@@ -154,7 +154,7 @@ impl Block {
     /// Whether it may be done again later: a read of it says nothing of the order.
     pub(super) fn may_be_repeated(&self, cluster: &Cluster) -> bool {
         self.is_replayed
-            && matches!(cluster.state, State::Pending | State::Perhaps)
+            && matches!(cluster.state, WriteState::Pending | WriteState::Perhaps)
             && cluster.end_ns == NEVER
     }
 
@@ -164,7 +164,7 @@ impl Block {
             other.value != 0 && other.is_certain() && zero.end_ns < other.begin_ns && other.end_ns < begin_ns
         };
         zero.may_be_zero
-            && zero.state != State::NotDone
+            && zero.state != WriteState::NotDone
             && zero.written_ns <= now_ns
             && !self.clusters.iter().any(replaces)
     }
@@ -181,7 +181,7 @@ impl Block {
                 block.describe()
             ));
         };
-        if block.clusters[at].state == State::NotDone {
+        if block.clusters[at].state == WriteState::NotDone {
             return Err(format!(
                 "block {lba}: read the data of command {}, which is said not to be done",
                 (value & !COPIED) >> 8
@@ -197,7 +197,7 @@ impl Block {
         if block.may_be_repeated(&block.clusters[at]) {
             return Ok(());
         }
-        if block.clusters[at].state == State::Survivor && !block.clusters[at].is_seen {
+        if block.clusters[at].state == WriteState::Survivor && !block.clusters[at].is_seen {
             // The power cut has left this one, and no other.
             block.settle(value);
         }
@@ -213,11 +213,11 @@ impl Block {
         let block = self;
         let may_be = |zero: &&Cluster| block.may_be_zero(zero, begin_ns, now_ns);
         let has_copy = block.clusters.iter().any(|cluster| cluster.value & COPIED != 0 && may_be(&cluster));
-        let zeroes: Vec<State> = block.clusters.iter().filter(may_be).map(|zero| zero.state).collect();
+        let zeroes: Vec<WriteState> = block.clusters.iter().filter(may_be).map(|zero| zero.state).collect();
         if zeroes.is_empty() {
             return Err(format!("block {lba}: read zeroes, which were replaced: {}", block.describe()));
         }
-        if !has_copy && zeroes.iter().all(|state| *state == State::Survivor) {
+        if !has_copy && zeroes.iter().all(|state| *state == WriteState::Survivor) {
             block.settle(0);
         }
         Ok(())
@@ -235,7 +235,7 @@ impl Block {
         let other = block.clusters.iter().find(|other| {
             other.command != command
                 && other.is_certain()
-                && (other.value != 0 || other.state == State::Done)
+                && (other.value != 0 || other.state == WriteState::Done)
                 && this.contradicts(other)
         });
         match other {
@@ -250,11 +250,11 @@ impl Block {
 
     /// The power cut has left this value and no other.
     pub(super) fn settle(&mut self, value: Value) {
-        let is_other = |cluster: &Cluster| cluster.state == State::Survivor && cluster.value != value;
+        let is_other = |cluster: &Cluster| cluster.state == WriteState::Survivor && cluster.value != value;
         self.gone.extend(self.clusters.iter().filter(|cluster| is_other(cluster)).cloned());
         self.clusters.retain(|cluster| !is_other(cluster));
         for cluster in &mut self.clusters {
-            cluster.is_seen |= cluster.state == State::Survivor;
+            cluster.is_seen |= cluster.state == WriteState::Survivor;
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Crash;
-use super::pair::{Answer, Command, Outcome, Pair, Rules, State};
+use super::pair::{Answer, Command, CommandOutcome, KeyState, Pair, Rules};
 use crate::pair_settings::{MemoryPressure, PairDurability, PairSettings};
 
 /// A finding.
@@ -80,9 +80,9 @@ struct Pending {
 /// One possible state of the key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Configuration {
-    state: State,
+    state: KeyState,
     /// Pending commands that have taken effect, and their outcomes.
-    applied: Vec<(u64, Outcome)>,
+    applied: Vec<(u64, CommandOutcome)>,
 }
 
 /// The last time of a state.
@@ -99,7 +99,7 @@ pub(super) struct History {
     pending: Vec<Pending>,
     /// States that a crash may bring back: if answers wait for the log, only those from before a change that was
     /// refused for lack of space.
-    past: BTreeMap<State, Past>,
+    past: BTreeMap<KeyState, Past>,
     keeps_past: bool,
     /// The log has no space, or may still have none.
     lacks_space: bool,
@@ -208,27 +208,27 @@ impl History {
     }
 
     /// Whether an answer fits an outcome of a command.
-    fn fits(&self, outcome: &Outcome, answer: &Answer) -> bool {
+    fn fits(&self, outcome: &CommandOutcome, answer: &Answer) -> bool {
         match (outcome, answer) {
-            (Outcome::Found(pair), Answer::Found { value, flags, cas }) => {
+            (CommandOutcome::Found(pair), Answer::Found { value, flags, cas }) => {
                 value.as_ref().is_none_or(|value| *value == pair.value)
                     && flags.is_none_or(|flags| flags == pair.flags)
                     && self.may_have(pair.version, *cas)
             }
-            (Outcome::Found(pair), Answer::Begins { length, start }) => {
+            (CommandOutcome::Found(pair), Answer::Begins { length, start }) => {
                 pair.value.len() as u64 == *length && pair.value.starts_with(start)
             }
-            (Outcome::Done(version), Answer::Done { cas }) => {
+            (CommandOutcome::Done(version), Answer::Done { cas }) => {
                 version.is_none_or(|version| self.may_have(version, *cas))
             }
-            (Outcome::Done(_) | Outcome::Number(_), Answer::Silent) => true,
-            (Outcome::Number(number), Answer::Number(answered)) => number == answered,
-            (Outcome::Missing, Answer::Missing)
-            | (Outcome::NotStored, Answer::NotStored)
-            | (Outcome::Exists, Answer::Exists)
-            | (Outcome::NotNumeric, Answer::NotNumeric)
-            | (Outcome::NoMemory, Answer::NoMemory)
-            | (Outcome::NoMemory | Outcome::NoSpace, Answer::NoSpace) => true,
+            (CommandOutcome::Done(_) | CommandOutcome::Number(_), Answer::Silent) => true,
+            (CommandOutcome::Number(number), Answer::Number(answered)) => number == answered,
+            (CommandOutcome::Missing, Answer::Missing)
+            | (CommandOutcome::NotStored, Answer::NotStored)
+            | (CommandOutcome::Exists, Answer::Exists)
+            | (CommandOutcome::NotNumeric, Answer::NotNumeric)
+            | (CommandOutcome::NoMemory, Answer::NoMemory)
+            | (CommandOutcome::NoMemory | CommandOutcome::NoSpace, Answer::NoSpace) => true,
             _ => false,
         }
     }
@@ -242,13 +242,13 @@ impl History {
     }
 
     /// A CAS number is known to be that of a version.
-    fn know_cas(&mut self, answer: &Answer, outcomes: &[Outcome]) {
+    fn know_cas(&mut self, answer: &Answer, outcomes: &[CommandOutcome]) {
         let (Answer::Found { cas: Some(cas), .. } | Answer::Done { cas: Some(cas) }) = answer else { return };
         let versions: BTreeSet<u64> = outcomes
             .iter()
             .filter_map(|outcome| match outcome {
-                Outcome::Found(pair) => Some(pair.version),
-                Outcome::Done(version) => *version,
+                CommandOutcome::Found(pair) => Some(pair.version),
+                CommandOutcome::Done(version) => *version,
                 _ => None,
             })
             .collect();
@@ -281,7 +281,7 @@ impl History {
             }
         }
         if found.is_empty() {
-            let states: BTreeSet<&State> = self.configurations.iter().map(|one| &one.state).collect();
+            let states: BTreeSet<&KeyState> = self.configurations.iter().map(|one| &one.state).collect();
             let pending: Vec<&Pending> = self.pending.iter().collect();
             let action = &self.pending[at].command.action;
             let finding = format!(
@@ -295,7 +295,7 @@ impl History {
             // It is durable, and with it everything from before. Its answer may be late: changes after it that found no
             // space may be undone.
             let lacks_space = self.pending.iter().any(|pending| pending.may_lack_space);
-            let is_after = |state: &State| state.as_ref().is_none_or(|pair| pair.version >= id);
+            let is_after = |state: &KeyState| state.as_ref().is_none_or(|pair| pair.version >= id);
             self.past.retain(|state, _| lacks_space && is_after(state));
         } else if self.keeps_past || self.pending.iter().any(|pending| pending.may_lack_space) {
             for configuration in seen {
@@ -411,7 +411,7 @@ impl History {
     /// the log, or if the wall clock was wrong at any time all that was left; or they have gained the time in which the
     /// power was off.
     pub(super) fn on_boot(&mut self, cut_s: i64, now_s: i64, is_wall_right: bool) {
-        let shift = |state: &mut State| {
+        let shift = |state: &mut KeyState| {
             if let Some(Pair { expiry_s: Some((low_s, high_s)), .. }) = state
                 && *high_s > cut_s
             {
@@ -441,7 +441,7 @@ impl History {
             }
             return self.on_durable_crash(configurations);
         }
-        let mut states: BTreeSet<State> = BTreeSet::new();
+        let mut states: BTreeSet<KeyState> = BTreeSet::new();
         if durability == PairDurability::Memory {
             states.insert(None);
             self.cas_of.clear();

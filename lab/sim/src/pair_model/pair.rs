@@ -31,7 +31,7 @@ impl std::fmt::Debug for Pair {
 }
 
 /// A key's pair, if there is one.
-pub(super) type State = Option<Pair>;
+pub(super) type KeyState = Option<Pair>;
 
 /// The condition of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ impl Answer {
 
 /// The outcome of a command in a state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Outcome {
+pub(super) enum CommandOutcome {
     Found(Pair),
     Missing,
     /// Done, and the value has this version now, if there is one.
@@ -200,12 +200,12 @@ impl Command {
     /// `version_of` returns the version that has a CAS number.
     pub(super) fn outcomes(
         &self,
-        state: &State,
+        state: &KeyState,
         now_s: i64,
         rules: &Rules,
         may_lack_space: bool,
         version_of: impl Fn(u64) -> Option<u64>,
-    ) -> Vec<(State, Outcome)> {
+    ) -> Vec<(KeyState, CommandOutcome)> {
         let mut outcomes = Vec::new();
         let mut may_be_absent = true;
         if let Some(pair) = state {
@@ -222,22 +222,22 @@ impl Command {
             && !matches!(self.action, Action::Get | Action::GetAndTouch { .. } | Action::Touch { .. })
             && !matches!(self.action, Action::Delete { .. } | Action::Clear)
         {
-            outcomes.extend([(None, Outcome::NoMemory), (state.clone(), Outcome::NoMemory)]);
+            outcomes.extend([(None, CommandOutcome::NoMemory), (state.clone(), CommandOutcome::NoMemory)]);
         }
         if may_lack_space {
             let states = outcomes.iter().map(|(state, _)| state).chain([state]);
-            let states: BTreeSet<State> = states.cloned().collect();
-            outcomes.extend(states.into_iter().map(|state| (state, Outcome::NoSpace)));
+            let states: BTreeSet<KeyState> = states.cloned().collect();
+            outcomes.extend(states.into_iter().map(|state| (state, CommandOutcome::NoSpace)));
         }
         outcomes
     }
 
     /// The pair that a new value makes.
-    fn stored(&self, value: &Rc<[u8]>, flags: u32, exptime: i64, now_s: i64) -> (State, Outcome) {
+    fn stored(&self, value: &Rc<[u8]>, flags: u32, exptime: i64, now_s: i64) -> (KeyState, CommandOutcome) {
         let expiry_s = self.expiry_s(exptime, now_s);
         let pair =
             expiry_s.map(|expiry_s| Pair { value: Rc::clone(value), flags, expiry_s, version: self.id });
-        (pair, Outcome::Done(Some(self.id)))
+        (pair, CommandOutcome::Done(Some(self.id)))
     }
 
     fn on_present(
@@ -246,7 +246,7 @@ impl Command {
         now_s: i64,
         rules: &Rules,
         version_of: impl Fn(u64) -> Option<u64>,
-        outcomes: &mut Vec<(State, Outcome)>,
+        outcomes: &mut Vec<(KeyState, CommandOutcome)>,
     ) {
         let touched = |exptime| {
             let expiry_s = self.expiry_s(exptime, now_s)?;
@@ -254,55 +254,59 @@ impl Command {
         };
         let same = Some(pair.clone());
         let outcome = match &self.action {
-            Action::Get => (same, Outcome::Found(pair.clone())),
-            Action::GetAndTouch { exptime } => (touched(*exptime), Outcome::Found(pair.clone())),
-            Action::Touch { exptime } => (touched(*exptime), Outcome::Done(Some(pair.version))),
-            Action::Delete { .. } | Action::Clear => (None, Outcome::Done(None)),
+            Action::Get => (same, CommandOutcome::Found(pair.clone())),
+            Action::GetAndTouch { exptime } => (touched(*exptime), CommandOutcome::Found(pair.clone())),
+            Action::Touch { exptime } => (touched(*exptime), CommandOutcome::Done(Some(pair.version))),
+            Action::Delete { .. } | Action::Clear => (None, CommandOutcome::Done(None)),
             Action::Store { mode: Mode::Set | Mode::Replace, value, flags, exptime } => {
                 self.stored(value, *flags, *exptime, now_s)
             }
-            Action::Store { mode: Mode::Add, .. } => (same, Outcome::NotStored),
+            Action::Store { mode: Mode::Add, .. } => (same, CommandOutcome::NotStored),
             Action::Store { mode: mode @ (Mode::Append | Mode::Prepend), value, .. } => {
                 let parts = if *mode == Mode::Append { [&pair.value, value] } else { [value, &pair.value] };
                 let value: Rc<[u8]> = parts.into_iter().flat_map(|part| part.iter().copied()).collect();
                 match value.len() > rules.value_bytes_max {
-                    true => (same, Outcome::NotStored),
-                    false => {
-                        (Some(Pair { value, version: self.id, ..pair.clone() }), Outcome::Done(Some(self.id)))
-                    }
+                    true => (same, CommandOutcome::NotStored),
+                    false => (
+                        Some(Pair { value, version: self.id, ..pair.clone() }),
+                        CommandOutcome::Done(Some(self.id)),
+                    ),
                 }
             }
             Action::Store { mode: Mode::Cas(cas), value, flags, exptime } => {
                 let version = version_of(*cas);
                 if version.is_none() {
-                    outcomes.push((same.clone(), Outcome::Exists));
+                    outcomes.push((same.clone(), CommandOutcome::Exists));
                 }
                 match version.is_none_or(|version| version == pair.version) {
                     true => self.stored(value, *flags, *exptime, now_s),
-                    false => (same, Outcome::Exists),
+                    false => (same, CommandOutcome::Exists),
                 }
             }
             Action::Atomic(operation) => match operation::atomic(operation, &pair.value) {
-                None => (same, Outcome::NotNumeric),
+                None => (same, CommandOutcome::NotNumeric),
                 Some((before, after)) => {
                     // A value that stays as it was keeps its CAS number; one that is stored anew has another one.
                     let value: Rc<[u8]> = after.to_le_bytes()[..pair.value.len()].into();
                     let changed = Some(Pair { value, version: self.id, ..pair.clone() });
-                    (if operation.took_effect(before) { changed } else { same }, Outcome::Number(before))
+                    (
+                        if operation.took_effect(before) { changed } else { same },
+                        CommandOutcome::Number(before),
+                    )
                 }
             },
             Action::Vector(vector) => match vector.effect(&pair.value) {
-                None => (same, Outcome::NotNumeric),
+                None => (same, CommandOutcome::NotNumeric),
                 Some(Effect::Changed { value, fetches }) => {
-                    let length = Outcome::Number(value.len() as u64);
-                    let outcome = if fetches { Outcome::Found(pair.clone()) } else { length };
+                    let length = CommandOutcome::Number(value.len() as u64);
+                    let outcome = if fetches { CommandOutcome::Found(pair.clone()) } else { length };
                     (Some(Pair { value, version: self.id, ..pair.clone() }), outcome)
                 }
-                Some(Effect::Element(element)) => (same, Outcome::Number(element)),
-                Some(Effect::Bytes(value)) => (same, Outcome::Found(Pair { value, ..pair.clone() })),
+                Some(Effect::Element(element)) => (same, CommandOutcome::Number(element)),
+                Some(Effect::Bytes(value)) => (same, CommandOutcome::Found(Pair { value, ..pair.clone() })),
             },
             Action::Count { delta, is_decrement, .. } => match number_of(&pair.value) {
-                None => (same, Outcome::NotNumeric),
+                None => (same, CommandOutcome::NotNumeric),
                 Some(number) => {
                     let number = if *is_decrement {
                         number.saturating_sub(*delta)
@@ -311,35 +315,35 @@ impl Command {
                     };
                     // A shorter number keeps its room.
                     let value = format!("{number:<width$}", width = pair.value.len()).into_bytes().into();
-                    (Some(Pair { value, version: self.id, ..pair.clone() }), Outcome::Number(number))
+                    (Some(Pair { value, version: self.id, ..pair.clone() }), CommandOutcome::Number(number))
                 }
             },
         };
         outcomes.push(outcome);
     }
 
-    fn on_absent(&self, now_s: i64) -> (State, Outcome) {
+    fn on_absent(&self, now_s: i64) -> (KeyState, CommandOutcome) {
         match &self.action {
             Action::Store { mode: Mode::Set | Mode::Add, value, flags, exptime } => {
                 self.stored(value, *flags, *exptime, now_s)
             }
             Action::Store { mode: Mode::Replace | Mode::Append | Mode::Prepend, .. } => {
-                (None, Outcome::NotStored)
+                (None, CommandOutcome::NotStored)
             }
             Action::Count { create: Some((initial, exptime)), .. } => {
                 let value: Rc<[u8]> = initial.to_string().into_bytes().into();
                 let (pair, _) = self.stored(&value, 0, *exptime, now_s);
-                (pair, Outcome::Number(*initial))
+                (pair, CommandOutcome::Number(*initial))
             }
-            Action::Clear | Action::Delete { is_told: false } => (None, Outcome::Done(None)),
+            Action::Clear | Action::Delete { is_told: false } => (None, CommandOutcome::Done(None)),
             Action::Atomic(operation) if let Some(initial) = operation::initial(operation) => {
                 let value: Rc<[u8]> = initial.into();
                 let (before, after) = operation::atomic(operation, &value).expect("its own width");
                 let value = after.to_le_bytes()[..value.len()].into();
                 let pair = Pair { value, flags: 0, expiry_s: None, version: self.id };
-                (Some(pair), Outcome::Number(before))
+                (Some(pair), CommandOutcome::Number(before))
             }
-            _ => (None, Outcome::Missing),
+            _ => (None, CommandOutcome::Missing),
         }
     }
 }
