@@ -15,7 +15,7 @@ use command_line::values::run_time;
 use host::{Address, Options};
 use peer::raw_host::RawHost;
 use probe::document::Words;
-use probe::finding::Outcome;
+use probe::finding::RowOutcome;
 use probe::host::drive::Host;
 use probe::report::RowResult;
 use probe::target::{Removal, Settings};
@@ -129,7 +129,7 @@ pub(crate) fn probe(arguments: &ProbeArguments) -> Ended {
 
 /// Prints a line for each row that does not pass, as soon as it ends.
 fn on_result(result: &RowResult) {
-    if matches!(result.outcome, Outcome::Differs | Outcome::Hangs | Outcome::Dies) {
+    if matches!(result.outcome, RowOutcome::Differs | RowOutcome::Hangs | RowOutcome::Dies) {
         let finding = result.finding.as_deref().unwrap_or_default();
         eprintln!("{} {}: {finding}", result.words.id, result.outcome);
     }

@@ -19,7 +19,7 @@ use wire::uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::finding::{Check, differs};
-use crate::stage::{Stage, State};
+use crate::stage::{Stage, StageState};
 use crate::target_end::{Event, Reply, TargetEnd};
 
 /// A controller as one of its queues sees it.
@@ -236,7 +236,7 @@ impl Controller {
 }
 
 /// Executes a block command.
-fn block(state: &mut State, sqe: &Sqe, data: &[u8]) -> Reply {
+fn block(state: &mut StageState, sqe: &Sqe, data: &[u8]) -> Reply {
     let lba_bytes = state.lba_bytes;
     let bytes = |blocks: u64| usize::try_from(blocks.saturating_mul(lba_bytes)).unwrap_or(usize::MAX);
     let range = |slba: u64, blocks: u32| bytes(slba)..bytes(slba).saturating_add(bytes(blocks.into()));

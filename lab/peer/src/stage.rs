@@ -112,7 +112,7 @@ type CommandId = (u16, u16, u16);
 
 /// The part of the state that changes.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct StageState {
     /// Content of the namespaces.
     pub memory: Vec<Vec<u8>>,
     /// Sizes of namespaces 1, 2, … in blocks; 0 for one that does not exist.
@@ -155,7 +155,7 @@ pub struct State {
     aborts: HashSet<CommandId>,
 }
 
-impl State {
+impl StageState {
     /// Adds a controller and returns its identifier.
     pub(crate) fn add_controller(&mut self) -> u16 {
         self.last_cntlid += 1;
@@ -246,7 +246,7 @@ pub struct Stage {
     is_over: AtomicBool,
     is_closed: AtomicBool,
     pdu_count: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<StageState>,
     /// Signalled when a connection has ended.
     ended: Condvar,
     cut: Mutex<Trigger>,
@@ -261,7 +261,7 @@ impl Stage {
         if entries.is_empty() {
             entries.push(DiscoveryEntry::tcp(address.ip(), address.port(), &setup.subsystem));
         }
-        let state = State {
+        let state = StageState {
             memory: setup.namespaces.iter().map(|blocks| vec![0; bytes(blocks)]).collect(),
             namespaces: setup.namespaces.clone(),
             lba_bytes: setup.lba_bytes.into(),
@@ -269,7 +269,7 @@ impl Stage {
             entries,
             ana_group: setup.identify.anagrpmax.get(),
             ana_state: AnaState::OPTIMIZED,
-            ..State::default()
+            ..StageState::default()
         };
         Self {
             address,
@@ -287,7 +287,7 @@ impl Stage {
     }
 
     /// The part of the state that changes.
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, StageState> {
         lock(&self.state)
     }
 
@@ -357,7 +357,8 @@ impl Stage {
     /// Waits until the target has processed all input of these connections and noticed their ends. Returns whether
     /// that happened within `limit`.
     pub fn wait_ended(&self, connections: &[u32], limit: Duration) -> bool {
-        let is_open = |state: &mut State| connections.iter().any(|id| state.connections.contains_key(id));
+        let is_open =
+            |state: &mut StageState| connections.iter().any(|id| state.connections.contains_key(id));
         let waited = self.ended.wait_timeout_while(self.state(), limit, is_open);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Outcome of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum RowOutcome {
     /// The reaction was right.
     Pass,
     /// The reaction was not the right one.
@@ -21,7 +21,7 @@ pub enum Outcome {
     Skipped,
 }
 
-impl From<&Check> for Outcome {
+impl From<&Check> for RowOutcome {
     fn from(check: &Check) -> Self {
         match check {
             Ok(()) => Self::Pass,
@@ -33,7 +33,7 @@ impl From<&Check> for Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for RowOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Pass => "pass",

@@ -7,7 +7,7 @@ use peer::finding::Check;
 use serde::Serialize;
 
 use crate::document::Words;
-use crate::finding::Outcome;
+use crate::finding::RowOutcome;
 
 /// Result of one row.
 #[derive(Clone, Debug, Serialize)]
@@ -16,7 +16,7 @@ pub struct RowResult {
     #[serde(flatten)]
     pub words: Words,
     /// Outcome of the row.
-    pub outcome: Outcome,
+    pub outcome: RowOutcome,
     /// Description of the fault found, or why the row was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finding: Option<String>,
@@ -35,7 +35,7 @@ impl RowResult {
     pub(crate) fn new(words: &Words, elapsed: Duration) -> Self {
         Self {
             words: words.clone(),
-            outcome: Outcome::Pass,
+            outcome: RowOutcome::Pass,
             finding: None,
             notes: Vec::new(),
             elapsed_ms: ms(elapsed),
@@ -46,7 +46,11 @@ impl RowResult {
     /// Sets outcome and finding from a check.
     #[must_use]
     pub fn decided(self, check: &Check) -> Self {
-        Self { outcome: Outcome::from(check), finding: check.as_ref().err().map(ToString::to_string), ..self }
+        Self {
+            outcome: RowOutcome::from(check),
+            finding: check.as_ref().err().map(ToString::to_string),
+            ..self
+        }
     }
 }
 
@@ -61,13 +65,13 @@ pub struct Report {
 
 impl Report {
     /// Number of rows with this outcome.
-    pub fn count(&self, outcome: Outcome) -> usize {
+    pub fn count(&self, outcome: RowOutcome) -> usize {
         self.rows.iter().filter(|row| row.outcome == outcome).count()
     }
 
     /// Whether no row failed.
     pub fn is_good(&self) -> bool {
-        self.rows.iter().all(|row| matches!(row.outcome, Outcome::Pass | Outcome::Skipped))
+        self.rows.iter().all(|row| matches!(row.outcome, RowOutcome::Pass | RowOutcome::Skipped))
     }
 }
 
@@ -97,11 +101,12 @@ impl fmt::Display for Report {
             for note in &row.notes {
                 writeln!(f, "{:26}note: {note}", "")?;
             }
-            if !matches!(row.outcome, Outcome::Pass | Outcome::Skipped) {
+            if !matches!(row.outcome, RowOutcome::Pass | RowOutcome::Skipped) {
                 writeln!(f, "{:26}right: {}", "", words.right)?;
             }
         }
-        let all = [Outcome::Pass, Outcome::Differs, Outcome::Hangs, Outcome::Dies, Outcome::Skipped];
+        let all =
+            [RowOutcome::Pass, RowOutcome::Differs, RowOutcome::Hangs, RowOutcome::Dies, RowOutcome::Skipped];
         let counts: Vec<_> =
             all.into_iter().map(|outcome| format!("{} {outcome}", self.count(outcome))).collect();
         writeln!(f, "{}: {} rows: {}  (* our judgement)", self.peer, self.rows.len(), counts.join(", "))

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use peer::finding::{About, Check, Finding, skipped};
 use peer::trial;
 
-use crate::finding::Outcome;
+use crate::finding::RowOutcome;
 use crate::neighbour::Neighbour;
 use crate::report::{Report, RowResult, ms};
 use crate::rows::{self, Listed};
@@ -61,7 +61,7 @@ pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowRes
 fn try_row(peer: &Target, listed: &Listed, stillness: &Stillness) -> RowResult {
     let before = stillness.total();
     let result = try_once(peer, listed);
-    let has_failed = !matches!(result.outcome, Outcome::Pass | Outcome::Skipped);
+    let has_failed = !matches!(result.outcome, RowOutcome::Pass | RowOutcome::Skipped);
     if has_failed {
         Stillness::settle();
     }
@@ -113,7 +113,7 @@ fn watched_row(
             }
             // If the whole machine stood still, the pause is not the target's.
             let is_too_long = pause > peer.settings.pause_limit && stillness.total() == before;
-            if is_too_long && result.outcome == Outcome::Pass {
+            if is_too_long && result.outcome == RowOutcome::Pass {
                 let what = format!("a neighbour's I/O paused for {} ms", ms(pause));
                 return result.decided(&Err(Finding::Differs(what)));
             }
@@ -125,7 +125,7 @@ fn watched_row(
                 Ok(disk) => Neighbour::start(peer, disk),
                 Err(finding) => Err(finding),
             };
-            if result.outcome == Outcome::Pass { result.decided(&Err(finding)) } else { result }
+            if result.outcome == RowOutcome::Pass { result.decided(&Err(finding)) } else { result }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use host::{Association, BlockRange, Command, Completion, Failure, LaneSet, Namespace};
-use load::ledger::{Ledger, Outcome};
+use load::ledger::{Ledger, WriteOutcome};
 use load::random::Prng;
 use load::stream::{Region, Step};
 use load::verify::Marker;
@@ -142,7 +142,7 @@ impl<'a> Checked<'a> {
     pub(crate) fn abandon(mut self) -> (Counts, Vec<String>) {
         for action in std::mem::take(&mut self.flights).into_iter().flatten() {
             if let Action::Blocks { account, step, .. } = action {
-                self.accounts[account].ledger.end(&step, Outcome::Uncertain);
+                self.accounts[account].ledger.end(&step, WriteOutcome::Uncertain);
                 self.counts.interrupted += u64::from(step.kind != Kind::Read);
             }
         }
@@ -251,7 +251,7 @@ impl<'a> Checked<'a> {
             };
         };
         if let Err(failure) = completion.result {
-            self.accounts[account].ledger.end(&step, Outcome::Uncertain);
+            self.accounts[account].ledger.end(&step, WriteOutcome::Uncertain);
             return match failure {
                 Failure::Interrupted if step.kind != Kind::Read => self.counts.interrupted += 1,
                 _ => self.find(format!("{step:?} failed: {failure}")),
@@ -262,7 +262,7 @@ impl<'a> Checked<'a> {
         if step.kind == Kind::Read {
             self.check(account, &step, &completion.buffer.unwrap_or_default());
         }
-        self.accounts[account].ledger.end(&step, Outcome::Done);
+        self.accounts[account].ledger.end(&step, WriteOutcome::Done);
     }
 
     fn check(&mut self, account: usize, step: &Step, data: &[u8]) {

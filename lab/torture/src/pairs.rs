@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use load::random::Prng;
 
 /// A value; `None` if the key does not exist.
-pub(crate) type State = Option<Vec<u8>>;
+pub(crate) type StoredValue = Option<Vec<u8>>;
 
 /// Encoding of the number in a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) enum End {
     /// It was executed.
     Done,
     /// The value of a key.
-    Found(State),
+    Found(StoredValue),
     /// The sum after an addition.
     Sum(u64),
     /// It was sent, and its outcome is unknown.
@@ -67,7 +67,7 @@ pub(crate) enum End {
 #[derive(Clone, Debug)]
 struct Made {
     send: u64,
-    state: State,
+    state: StoredValue,
     /// The change was answered.
     is_answered: bool,
 }
@@ -211,7 +211,7 @@ impl Ledger {
     }
 
     /// Records the value read from a key.
-    fn observe(&mut self, at: usize, found: &State) -> Result<(), String> {
+    fn observe(&mut self, at: usize, found: &StoredValue) -> Result<(), String> {
         let known = &self.known[at];
         if !known.possible().any(|state| state == found) {
             let allowed: Vec<_> = known.possible().map(summary).collect();
@@ -283,13 +283,13 @@ impl Ledger {
 
 impl Known {
     /// The possible current states.
-    fn possible(&self) -> impl Iterator<Item = &State> {
+    fn possible(&self) -> impl Iterator<Item = &StoredValue> {
         let first = if self.is_uncertain { 0 } else { self.states.len() - 1 };
         self.states[first..].iter().map(|made| &made.state)
     }
 
     /// The sends after which the key may have been in this state, from the first to the last.
-    fn span(&self, state: &State) -> Option<RangeInclusive<u64>> {
+    fn span(&self, state: &StoredValue) -> Option<RangeInclusive<u64>> {
         let first = self.states.iter().position(|made| made.state == *state)?;
         let last = self.states.iter().rposition(|made| made.state == *state)?;
         let end = self.states.get(last + 1).map_or(u64::MAX, |next| next.send);
@@ -297,14 +297,14 @@ impl Known {
     }
 
     /// Bytes of the last answered change after this state, if there is one.
-    fn lost_bytes(&self, found: &State) -> u64 {
+    fn lost_bytes(&self, found: &StoredValue) -> u64 {
         let at = self.states.iter().rposition(|made| made.state == *found);
         let later = &self.states[at.map_or(0, |at| at + 1)..];
         let lost = later.iter().rfind(|made| made.is_answered);
         lost.map_or(0, |made| made.state.as_ref().map_or(0, Vec::len) as u64)
     }
 
-    fn become_(&mut self, send: u64, state: State, is_settled: bool) {
+    fn become_(&mut self, send: u64, state: StoredValue, is_settled: bool) {
         if is_settled {
             self.states.clear();
         }
@@ -312,7 +312,7 @@ impl Known {
         self.is_uncertain = false;
     }
 
-    fn perhaps(&mut self, send: u64, states: Vec<State>) {
+    fn perhaps(&mut self, send: u64, states: Vec<StoredValue>) {
         self.states.extend(states.into_iter().map(|state| Made { send, state, is_answered: false }));
         self.is_uncertain = true;
     }
@@ -328,7 +328,7 @@ fn shown(deed: &Deed) -> String {
 }
 
 /// A short form of a value: its length and version.
-fn summary(state: &State) -> String {
+fn summary(state: &StoredValue) -> String {
     match state {
         None => "nothing".into(),
         Some(value) => {

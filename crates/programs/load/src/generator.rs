@@ -56,7 +56,7 @@
 //! ```
 
 use crate::arrival::Schedule;
-use crate::ledger::{Ledger, Outcome};
+use crate::ledger::{Ledger, WriteOutcome};
 use crate::recorder::{Failure, Recorder};
 use crate::stream::{Region, Step, Stream};
 use crate::verify::{Marker, Mismatch};
@@ -332,7 +332,7 @@ impl Generator {
             let Operation { step, due_ns, submitted_ns } = *operation;
             recorder.record(step.kind, self.bytes(&step), due_ns, submitted_ns, now_ns);
         }
-        self.end(operation, Outcome::Done);
+        self.end(operation, WriteOutcome::Done);
     }
 
     /// Takes back an operation that failed, which is counted even in the fill and the warm-up. A change may have
@@ -340,11 +340,11 @@ impl Generator {
     #[cold]
     pub fn on_failure(&mut self, operation: &Operation, failure: Failure, recorder: &mut Recorder) {
         recorder.record_failure(operation.step.kind, failure);
-        self.end(operation, Outcome::Uncertain);
+        self.end(operation, WriteOutcome::Uncertain);
     }
 
     #[inline]
-    fn end(&mut self, operation: &Operation, outcome: Outcome) {
+    fn end(&mut self, operation: &Operation, outcome: WriteOutcome) {
         debug_assert!(self.in_flight > 0, "an operation ended that was not in flight");
         self.in_flight -= 1;
         if let Some(ledger) = &mut self.ledger {

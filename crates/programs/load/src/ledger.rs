@@ -127,7 +127,7 @@ impl Entry {
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// It was done.
     Done,
     /// It failed, or its completion was lost: it may have been done, in part or whole.
@@ -241,7 +241,7 @@ impl Ledger {
     /// # Panics
     /// If the operation leaves the region.
     #[inline]
-    pub fn end(&mut self, step: &Step, outcome: Outcome) {
+    pub fn end(&mut self, step: &Step, outcome: WriteOutcome) {
         let deallocated = self.deallocated;
         for entry in self.entries(step) {
             if step.kind == Kind::Read {
@@ -250,7 +250,7 @@ impl Ledger {
                 if entry.readers == 0 && entry.flags.contains(Flags::LANDED) {
                     entry.settle_done(deallocated);
                 }
-            } else if outcome == Outcome::Uncertain {
+            } else if outcome == WriteOutcome::Uncertain {
                 entry.settle_uncertain(deallocated);
             } else if entry.readers > 0 {
                 entry.flags |= Flags::LANDED;
@@ -278,14 +278,14 @@ mod tests {
         Ledger::new(REGION, Deallocated::Zeroes)
     }
 
-    fn run(ledger: &mut Ledger, kind: Kind, outcome: Outcome) {
+    fn run(ledger: &mut Ledger, kind: Kind, outcome: WriteOutcome) {
         let step = step(kind, 100, 1);
         assert!(ledger.begin(&step));
         ledger.end(&step, outcome);
     }
 
     /// The possible content of the first block after each of these.
-    fn history(steps: &[(Kind, Outcome)]) -> String {
+    fn history(steps: &[(Kind, WriteOutcome)]) -> String {
         let mut ledger = ledger();
         let mut told = vec![ledger.expectation(100).to_string()];
         for &(kind, outcome) in steps {
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn what_a_block_may_hold_follows_its_history() {
-        use {Kind::*, Outcome::*};
+        use {Kind::*, WriteOutcome::*};
         insta::assert_snapshot!(
             [
                 history(&[(Write, Done), (Write, Done), (WriteZeroes, Done), (Write, Done)]),
@@ -327,7 +327,7 @@ mod tests {
             (Kind::Trim, "generation 1 or zeroes"),
         ] {
             let mut ledger = ledger();
-            run(&mut ledger, Kind::Write, Outcome::Done);
+            run(&mut ledger, Kind::Write, WriteOutcome::Done);
             assert!(ledger.begin(&step(kind, 100, 2)));
             assert_eq!(ledger.expectation(100).to_string(), during);
         }
@@ -336,14 +336,14 @@ mod tests {
     #[test]
     fn a_read_that_began_before_the_change_ended_may_still_find_the_old() {
         let mut ledger = ledger();
-        run(&mut ledger, Kind::Write, Outcome::Done);
+        run(&mut ledger, Kind::Write, WriteOutcome::Done);
         let (write, read) = (step(Kind::Write, 100, 1), step(Kind::Read, 100, 1));
         assert!(ledger.begin(&write));
         assert!(ledger.begin(&read));
-        ledger.end(&write, Outcome::Done);
+        ledger.end(&write, WriteOutcome::Done);
         assert_eq!(ledger.expectation(100), Expectation::between(1, 2));
         assert!(!ledger.begin(&write));
-        ledger.end(&read, Outcome::Done);
+        ledger.end(&read, WriteOutcome::Done);
         assert_eq!(ledger.expectation(100), Expectation::exactly(2));
         assert!(ledger.begin(&write));
     }
@@ -361,13 +361,13 @@ mod tests {
     #[test]
     fn a_generation_once_read_makes_older_ones_wrong() {
         let mut ledger = ledger();
-        run(&mut ledger, Kind::Write, Outcome::Done);
-        run(&mut ledger, Kind::Write, Outcome::Uncertain);
+        run(&mut ledger, Kind::Write, WriteOutcome::Done);
+        run(&mut ledger, Kind::Write, WriteOutcome::Uncertain);
         let read = step(Kind::Read, 100, 1);
         assert!(ledger.begin(&read) && ledger.begin(&read));
         ledger.observe(100, Content::Generation(2));
         assert_eq!(ledger.expectation(100), Expectation::between(1, 2), "the other read may be older");
-        ledger.end(&read, Outcome::Done);
+        ledger.end(&read, WriteOutcome::Done);
         ledger.observe(100, Content::Generation(1));
         assert_eq!(ledger.expectation(100), Expectation::between(1, 2), "the write may still come");
         ledger.observe(100, Content::Generation(2));
@@ -479,7 +479,7 @@ mod tests {
                                 ledger.observe(lba, content);
                             }
                         }
-                        ledger.end(&operation.step, if done { Outcome::Done } else { Outcome::Uncertain });
+                        ledger.end(&operation.step, if done { WriteOutcome::Done } else { WriteOutcome::Uncertain });
                     }
                 }
                 for (lba, &content) in (100..).zip(&model.blocks) {

@@ -14,7 +14,7 @@ use adq::kernel::Kernel as _;
 use adq::layout::Refusal;
 use adq::linux::LinuxDevice;
 use adq::plan::Plan;
-use adq::state::{Device, State};
+use adq::state::{Device, DeviceState};
 use adq::verify::{Deviation, unknown, verify};
 use clap::{Args, Subcommand};
 use command_line::exit::{Ended, Failure, Kind};
@@ -165,7 +165,7 @@ impl LayoutArguments {
     }
 
     /// The device, how it is set, and the plan for it.
-    fn plan(&self) -> Result<(LinuxDevice, State, Plan), Failure> {
+    fn plan(&self) -> Result<(LinuxDevice, DeviceState, Plan), Failure> {
         let config = self.config()?;
         let (device, facts, state) = open(&config.interface, config.groups())?;
         let plan = Plan::new(&config, &facts, &state).map_err(|refusals| cannot_work(&refusals))?;
@@ -177,7 +177,7 @@ impl LayoutArguments {
 fn open(
     interface: &str,
     groups: impl IntoIterator<Item = String>,
-) -> Result<(LinuxDevice, Device, State), Failure> {
+) -> Result<(LinuxDevice, Device, DeviceState), Failure> {
     let mut device = LinuxDevice::open(interface).map_err(Failure::usage)?;
     device.look_into(groups);
     let facts = device.device().map_err(Failure::usage)?;
@@ -343,7 +343,7 @@ fn verdict(arguments: &VerifyArguments) -> Result<Verdict, Failure> {
 }
 
 /// The deviations from the recorded layout, and values that cannot be read.
-fn compared(journal: &Journal, facts: &Device, state: &State) -> Vec<Deviation> {
+fn compared(journal: &Journal, facts: &Device, state: &DeviceState) -> Vec<Deviation> {
     let mut deviations = verify(journal, facts, state);
     deviations.extend(unknown(journal, state));
     deviations
@@ -403,7 +403,7 @@ struct Status {
     interface: String,
     record: PathBuf,
     plan: Plan,
-    state: State,
+    state: DeviceState,
     deviations: Vec<Deviation>,
 }
 

@@ -31,7 +31,7 @@ pub use data::{DataBuffer, LENGTH_MAX, Transfer};
 pub use slot::DataRange;
 
 use data::{fill, for_each_part};
-use slot::{Command, INDEX_BITS, Slot, State, find, range_gone};
+use slot::{Command, INDEX_BITS, Slot, SlotState, find, range_gone};
 
 use crate::caravan::{Caravan, Piece};
 use crate::controller_queue::CAPSULE_BYTES_MIN;
@@ -266,7 +266,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         let dptr = if is_in_capsule { Sgl::in_capsule(length) } else { Sgl::transport(length) };
         entry.sqe.cid.set(cid);
         entry.sqe.dptr = dptr;
-        entry.state = State::Live(Command {
+        entry.state = SlotState::Live(Command {
             user,
             transfer,
             submitted_at: self.ring_count,
@@ -340,7 +340,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     )]
     fn add_slot(&mut self) -> u16 {
         let sqe = Sqe::new(0, wire::id::Nsid::NONE);
-        self.slots.push(Slot { generation: 0, sqe, state: State::Free });
+        self.slots.push(Slot { generation: 0, sqe, state: SlotState::Free });
         u16::try_from(self.slots.len() - 1).expect("at most the limit")
     }
 
@@ -357,7 +357,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         reason = "slots are ours; ranges of one command's data, which has less than 4 GiB"
     )]
     fn push_data(&mut self, slot: u16, range: Range<u32>, ends_window: bool) {
-        let State::Live(command) = &mut self.slots[usize::from(slot)].state else {
+        let SlotState::Live(command) = &mut self.slots[usize::from(slot)].state else {
             unreachable!("only live commands send data")
         };
         let Transfer::ToController(buffer) = &command.transfer else { unreachable!("only writes send data") };
@@ -464,8 +464,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     #[expect(clippy::indexing_slicing, reason = "slots are ours, or of a cid whose generation was checked")]
     fn command(&mut self, slot: u16) -> &mut Command<B, U> {
         match &mut self.slots[usize::from(slot)].state {
-            State::Live(command) => command,
-            State::Free => unreachable!("slots in use are live"),
+            SlotState::Live(command) => command,
+            SlotState::Free => unreachable!("slots in use are live"),
         }
     }
 
@@ -484,10 +484,10 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     )]
     fn free_slot(&mut self, slot: u16) {
         debug_assert!(
-            matches!(self.slots[usize::from(slot)].state, State::Live(_)),
+            matches!(self.slots[usize::from(slot)].state, SlotState::Live(_)),
             "slot {slot} has no command that could end"
         );
-        self.slots[usize::from(slot)].state = State::Free;
+        self.slots[usize::from(slot)].state = SlotState::Free;
         self.free.push(slot);
         self.live_count -= 1;
         self.last_finished = slot;
@@ -502,15 +502,15 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// Every command that has not ended, as it was sent: to find the one to abort, or those that take too long.
     pub fn commands(&self) -> impl Iterator<Item = (&Sqe, U)> {
         self.slots.iter().filter_map(|slot| match &slot.state {
-            State::Live(command) => Some((&slot.sqe, command.user)),
-            State::Free => None,
+            SlotState::Live(command) => Some((&slot.sqe, command.user)),
+            SlotState::Free => None,
         })
     }
 
     /// The same, with mutable ids.
     pub fn for_each_command(&mut self, mut each: impl FnMut(&Sqe, &mut U)) {
         for slot in &mut self.slots {
-            if let State::Live(command) = &mut slot.state {
+            if let SlotState::Live(command) = &mut slot.state {
                 each(&slot.sqe, &mut command.user);
             }
         }
@@ -645,7 +645,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         let Incoming::Read { slot, offset, .. } = &mut self.incoming else { return Ok(()) };
         let start = *offset as usize;
         *offset += u32::try_from(count).expect("at most a PDU");
-        if let State::Live(command) = &self.slots[usize::from(*slot)].state
+        if let SlotState::Live(command) = &self.slots[usize::from(*slot)].state
             && let Transfer::FromController { buffer, .. } = &command.transfer
         {
             let mut placed = &buffer.part(start)[..count];
@@ -677,7 +677,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
             let goes_on = match piece {
                 Piece::Bytes(bytes) => each(bytes),
                 Piece::Payload(data, range) => match &self.slots[usize::from(data.slot)].state {
-                    State::Live(Command { transfer: Transfer::ToController(buffer), .. }) => {
+                    SlotState::Live(Command { transfer: Transfer::ToController(buffer), .. }) => {
                         let mut goes_on = true;
                         for_each_part(buffer, range, |part| goes_on = goes_on && each(part));
                         goes_on
@@ -723,7 +723,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         let (slots, finished) = (&mut self.slots, &mut self.finished);
         self.caravan.on_sent_zero_copy(count, is_zero_copy, |DataRange { slot, ends_window }| {
             // The controller may ask for more before the notice comes.
-            if let State::Live(command) = &mut slots[usize::from(*slot)].state {
+            if let SlotState::Live(command) = &mut slots[usize::from(*slot)].state {
                 command.window_count -= u32::from(std::mem::take(ends_window));
             }
         });
@@ -783,7 +783,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         self.caravan.clear(drop);
         self.incoming = Incoming::None;
         self.finished.clear();
-        let slot = self.slots.iter().position(|slot| matches!(slot.state, State::Live(_)))?;
+        let slot = self.slots.iter().position(|slot| matches!(slot.state, SlotState::Live(_)))?;
         Some(u16::try_from(slot).expect("few slots"))
     }
 }
@@ -797,15 +797,16 @@ impl<B, U> HostQueue<B, U> {
         self.framer.invariants();
         self.caravan.invariants();
         let live = self.slots.iter().filter_map(|slot| match &slot.state {
-            State::Live(command) => Some(command),
-            State::Free => None,
+            SlotState::Live(command) => Some(command),
+            SlotState::Free => None,
         });
         assert_eq!(live.clone().count(), usize::from(self.live_count), "commands in slots");
         assert!(self.live_count <= self.limit, "{} commands of {}", self.live_count, self.limit);
         let free_count = self.slots.len().saturating_sub(self.live_count.into());
         assert_eq!(self.free.len(), free_count, "slots without a command");
-        let is_free =
-            |slot: &u16| matches!(self.slots.get(usize::from(*slot)), Some(Slot { state: State::Free, .. }));
+        let is_free = |slot: &u16| {
+            matches!(self.slots.get(usize::from(*slot)), Some(Slot { state: SlotState::Free, .. }))
+        };
         assert!(self.free.iter().all(is_free) && !self.finished.iter().any(is_free), "a slot is free or not");
         let in_transit: usize = live.map(|command| command.in_transit as usize).sum();
         let payload_count = self.caravan.payload_count();

@@ -4,7 +4,7 @@ mod disk;
 mod model;
 mod rig;
 
-pub(crate) use disk::{Double, Fault, Media, Place};
+pub(crate) use disk::{Double, Fault, Media, SharedMedia};
 pub(crate) use model::{check_against_model, model_steps};
 pub(crate) use rig::Rig;
 
@@ -41,32 +41,32 @@ pub(crate) fn open_in_time<T>(open: impl Fn() -> Result<T, OpenError>) -> Result
 }
 
 /// The result of a step: the bytes of a read, 1 or 0 for a comparison, empty for the others.
-pub(crate) type Outcome = Result<Vec<u8>, StoreError>;
+pub(crate) type StepResult = Result<Vec<u8>, StoreError>;
 
 /// An executor of steps.
 pub(crate) trait Bench {
     /// Starts all steps at once and returns their results.
-    fn run_all(&mut self, steps: Vec<Step>) -> Vec<Outcome>;
+    fn run_all(&mut self, steps: Vec<Step>) -> Vec<StepResult>;
 
-    fn run(&mut self, step: Step) -> Outcome {
+    fn run(&mut self, step: Step) -> StepResult {
         self.run_all(vec![step]).pop().unwrap()
     }
 
-    fn read(&mut self, offset: u64, length: usize) -> Outcome {
+    fn read(&mut self, offset: u64, length: usize) -> StepResult {
         self.run(Step::Read { offset, length })
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Outcome {
+    fn write(&mut self, offset: u64, data: &[u8]) -> StepResult {
         self.run(Step::Write { offset, data: data.to_vec(), is_durable: false })
     }
 
-    fn flush(&mut self) -> Outcome {
+    fn flush(&mut self) -> StepResult {
         self.run(Step::Flush)
     }
 }
 
 /// Begins a step: at once if the backend can, else as a request.
-fn begin(backend: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, step: Step) -> Option<Outcome> {
+fn begin(backend: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, step: Step) -> Option<StepResult> {
     let request = match step {
         Step::Read { offset, length } => {
             // Both kinds of payload in turn.
@@ -98,7 +98,7 @@ fn begin(backend: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, step: 
 }
 
 /// The result of a step from the reply to its request.
-fn outcome_of(step: &Step, reply: Reply) -> Outcome {
+fn outcome_of(step: &Step, reply: Reply) -> StepResult {
     let has_buffer = matches!(step, Step::Read { .. } | Step::Write { .. });
     assert_eq!(reply.buffer.is_some(), has_buffer, "{step:?}: {reply:?}");
     reply.result.map(|()| match (step, reply.buffer) {

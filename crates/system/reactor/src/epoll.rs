@@ -15,7 +15,7 @@ use crate::event::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
 use crate::operation::{Completion, Operation, Token};
-use crate::workers::{Job, Outcome, Workers};
+use crate::workers::{Job, OperationEnd, Workers};
 
 /// Events taken in by one call.
 const EVENT_COUNT: usize = 256;
@@ -35,7 +35,7 @@ pub(crate) struct EpollEngine {
     workers: Option<Workers>,
     in_flight: InFlight,
     /// Results of operations that are being collected.
-    done: Vec<Outcome>,
+    done: Vec<OperationEnd>,
     /// Operations for which no thread could be started, to be reported as failed.
     failed: Vec<Completion>,
     #[cfg(test)]

@@ -32,11 +32,11 @@ struct Jobs {
 }
 
 /// The end of the operation in a slot.
-pub(crate) type Outcome = (u32, io::Result<usize>);
+pub(crate) type OperationEnd = (u32, io::Result<usize>);
 
 /// Where results wait for the reactor.
 struct Done {
-    results: Mutex<Vec<Outcome>>,
+    results: Mutex<Vec<OperationEnd>>,
     bell: Bell,
 }
 
@@ -110,7 +110,7 @@ impl Workers {
     }
 
     /// Puts the results that have come into `into`, which is empty.
-    pub(crate) fn take_done(&self, into: &mut Vec<Outcome>) {
+    pub(crate) fn take_done(&self, into: &mut Vec<OperationEnd>) {
         self.done.bell.reset();
         self.done.bell.announce_sleep();
         std::mem::swap(into, &mut *self.done.results.lock().unwrap_or_else(PoisonError::into_inner));

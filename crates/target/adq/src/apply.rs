@@ -6,7 +6,7 @@ use crate::journal::{Journal, JournalError, JournalFile, Progress};
 use crate::kernel::{Failure, Kernel};
 use crate::moderation::{self, Moderations};
 use crate::plan::{Plan, Step};
-use crate::state::State;
+use crate::state::DeviceState;
 
 /// Rounds of undoing: taking mqprio back resets settings of a later change, so a second round follows.
 const UNDO_ROUNDS_MAX: u32 = 5;
@@ -90,7 +90,7 @@ pub enum Removal {
 pub fn apply(
     kernel: &mut impl Kernel,
     plan: &Plan,
-    before: &State,
+    before: &DeviceState,
     file: &JournalFile,
     is_interrupted: impl Fn() -> bool,
     mut on_step: impl FnMut(usize, &Step),

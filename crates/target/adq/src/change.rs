@@ -9,7 +9,7 @@ use crate::netlink::qdisc::{Mqprio, Offload, QueueRange, RateRange};
 use crate::rate::Rate;
 use crate::scaling::{self, Rule, Table};
 use crate::sock_ops::SocketProgram;
-use crate::state::{State, TransmitQueue, mask_of};
+use crate::state::{DeviceState, TransmitQueue, mask_of};
 
 /// Handle of our mqprio: the major number of a discipline that `tc` would choose last.
 pub const MQPRIO_HANDLE: u32 = 0xad00_0000;
@@ -95,7 +95,7 @@ impl Change {
 
     /// The difference of `state` from the change; `None` if it holds.
     #[must_use]
-    pub fn deviation(&self, state: &State) -> Option<String> {
+    pub fn deviation(&self, state: &DeviceState) -> Option<String> {
         match self {
             Self::Feature { name, is_on } => {
                 let value = state.features.get(name).map(|feature| feature.is_on);
@@ -172,7 +172,7 @@ impl Change {
     /// The changes that take it back: from the settings `now` to those `before` it, in order. Empty if nothing of the
     /// change is there. Settings of others are never touched: another root discipline, other filters.
     #[must_use]
-    pub fn undo(&self, before: &State, now: &State) -> Vec<Self> {
+    pub fn undo(&self, before: &DeviceState, now: &DeviceState) -> Vec<Self> {
         let mut changes = Vec::new();
         match self {
             Self::Feature { name, .. } => {
@@ -233,8 +233,9 @@ impl Change {
                 changes.extend(wanted.map(|wanted| Self::Moderation { queue: *queue, wanted }));
             }
             Self::Interrupt { irq, .. } => {
-                let of =
-                    |state: &State| state.interrupts.iter().find(|interrupt| interrupt.irq == *irq).cloned();
+                let of = |state: &DeviceState| {
+                    state.interrupts.iter().find(|interrupt| interrupt.irq == *irq).cloned()
+                };
                 if let (Some(before), Some(now)) = (of(before), of(now))
                     && before.cpus != now.cpus
                 {
@@ -353,7 +354,7 @@ fn keys(filter: &Filter) -> String {
     format!("{address} ip_proto tcp {end}_port {}", filter.port)
 }
 
-fn mqprio_deviation(wanted: &Mqprio, state: &State) -> Option<String> {
+fn mqprio_deviation(wanted: &Mqprio, state: &DeviceState) -> Option<String> {
     let Some(now) = state.mqprio() else {
         let kind = state.root.as_ref().map_or("noqueue", |root| root.kind.as_str());
         return Some(format!("the root discipline is {kind} instead of mqprio"));

@@ -8,7 +8,7 @@ use linux::whole_file::{SystemFiles, replace};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
-use crate::state::State;
+use crate::state::DeviceState;
 
 /// Where journals are, unless another directory is named.
 pub const DIRECTORY: &str = "/var/lib/nvlane-adq";
@@ -35,7 +35,7 @@ pub struct Journal {
     /// The plan.
     pub plan: Plan,
     /// The settings before the first step.
-    pub before: State,
+    pub before: DeviceState,
 }
 
 /// Why a journal cannot be read or written.
@@ -62,7 +62,7 @@ pub enum JournalError {
 impl Journal {
     /// The record of a plan that is about to be applied.
     #[must_use]
-    pub fn new(plan: Plan, before: State) -> Self {
+    pub fn new(plan: Plan, before: DeviceState) -> Self {
         Self { version: VERSION, progress: Progress::Applying, plan, before }
     }
 }

@@ -1,7 +1,7 @@
 //! The kernel as a layout sees it: settings to read, changes to carry out.
 
 use crate::change::Change;
-use crate::state::{Device, State};
+use crate::state::{Device, DeviceState};
 
 /// Why the kernel did not answer or did not carry a change out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +20,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// [`Failure`] if the device is gone or the kernel refuses to report them.
-    fn state(&mut self) -> Result<State, Failure>;
+    fn state(&mut self) -> Result<DeviceState, Failure>;
 
     /// Carries a change out and waits until the device is ready again.
     ///

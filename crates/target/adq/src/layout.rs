@@ -7,7 +7,7 @@ use crate::config::{Class, Config, InterruptDelay, PrioritySource, Traffic};
 use crate::driver::{Means, QueueCounts, Rates, Rules};
 use crate::netlink::qdisc::{CLASS_COUNT_MAX, Mqprio, Offload, QueueRange, RateRange};
 use crate::rate::Rate;
-use crate::state::{Device, State};
+use crate::state::{Device, DeviceState};
 
 /// Name of the class of all traffic that no class matches.
 pub const OTHER: &str = "other";
@@ -80,7 +80,7 @@ impl Layout {
     pub fn place(
         config: &Config,
         device: &Device,
-        state: &State,
+        state: &DeviceState,
         rules: &Rules,
     ) -> Result<Self, Vec<Refusal>> {
         let mut refusals = device_refusals(device, state);
@@ -190,7 +190,7 @@ fn placed(config: &Config, counts: &[u16]) -> Vec<PlacedClass> {
 }
 
 /// Problems of the device itself, whatever the classes.
-fn device_refusals(device: &Device, state: &State) -> Vec<Refusal> {
+fn device_refusals(device: &Device, state: &DeviceState) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let interface = &device.identity.interface;
     if let Some(lower) = &device.lower {
@@ -277,7 +277,12 @@ fn rate_refusals(config: &Config, device: &Device, rules: &Rules) -> Vec<Refusal
 }
 
 /// The queue pairs of each class, the one for other traffic first.
-fn queue_counts(config: &Config, device: &Device, state: &State, rules: &Rules) -> Result<Vec<u16>, Refusal> {
+fn queue_counts(
+    config: &Config,
+    device: &Device,
+    state: &DeviceState,
+    rules: &Rules,
+) -> Result<Vec<u16>, Refusal> {
     let possible = state.queue_pairs_max();
     let wanted: u32 = config.classes.iter().map(|class| u32::from(class.queues)).sum();
     let interface = &device.identity.interface;

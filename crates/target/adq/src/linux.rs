@@ -23,7 +23,7 @@ use crate::opponent;
 use crate::rate::Rate;
 use crate::scaling::{Rule, Scaling, Table};
 use crate::sock_ops::SocketProgram;
-use crate::state::{Device, Identity, Interrupt, State, TransmitQueue, normal_mask};
+use crate::state::{Device, DeviceState, Identity, Interrupt, TransmitQueue, normal_mask};
 use crate::sysfs::{self, Sysfs};
 
 /// Features that a layout may change.
@@ -278,11 +278,11 @@ impl Kernel for LinuxDevice {
         })
     }
 
-    fn state(&mut self) -> Result<State, Failure> {
+    fn state(&mut self) -> Result<DeviceState, Failure> {
         let of_netlink = |error: NetlinkError| failure(&error);
         let mut features = self.ethtool.features(self.ifindex).map_err(of_netlink)?;
         features.retain(|name, _| FEATURES.contains(&name.as_str()));
-        let mut state = State {
+        let mut state = DeviceState {
             channels: self.ethtool.channels(self.ifindex).map_err(of_netlink)?,
             receive_queue_count: self.queue_count("rx-"),
             features,
@@ -291,7 +291,7 @@ impl Kernel for LinuxDevice {
             transmit_queues: self.transmit_queues(),
             interrupts: self.interrupts(),
             groups: self.groups.iter().map(|group| (group.clone(), programs_of(group))).collect(),
-            ..State::default()
+            ..DeviceState::default()
         };
         state.moderations = self.ioctl.moderations(state.queue_pairs()).map_err(of_driver)?;
         state.set_disciplines(qdisc::list(&mut self.route, self.ifindex).map_err(of_netlink)?);

@@ -15,7 +15,7 @@ use crate::netlink::filter::{Effect, End, Filter, IpVersion};
 use crate::opponent;
 use crate::scaling::{self, Table};
 use crate::sock_ops::{RULE_COUNT_MAX, SocketProgram, SocketRule};
-use crate::state::{Device, State};
+use crate::state::{Device, DeviceState};
 
 /// Filters of ours have preferences from here: those of others are usually lower.
 const PREFERENCE_FIRST: u16 = 0xad00;
@@ -50,7 +50,7 @@ impl Plan {
     ///
     /// # Errors
     /// Each rule that the configuration breaks.
-    pub fn new(config: &Config, device: &Device, state: &State) -> Result<Self, Vec<Refusal>> {
+    pub fn new(config: &Config, device: &Device, state: &DeviceState) -> Result<Self, Vec<Refusal>> {
         let rules = rules(&device.driver, state.scaling.contexts.is_some());
         let layout = Layout::place(config, device, state, &rules)?;
         let mut steps = Vec::new();
@@ -199,7 +199,7 @@ impl Plan {
 }
 
 /// Numbers of queues with `pairs` pairs, in the kinds that the device has.
-fn channels_for(state: &State, pairs: u16) -> Channels {
+fn channels_for(state: &DeviceState, pairs: u16) -> Channels {
     let mut channels = state.channels.current;
     let pairs = u32::from(pairs);
     if state.channels.max.combined > 0 {
@@ -214,7 +214,7 @@ fn channels_for(state: &State, pairs: u16) -> Channels {
 }
 
 /// The filters, each with the name of its class.
-fn filters(config: &Config, layout: &Layout, state: &State, rules: &Rules) -> Vec<(Filter, String)> {
+fn filters(config: &Config, layout: &Layout, state: &DeviceState, rules: &Rules) -> Vec<(Filter, String)> {
     let mut filters = Vec::new();
     let taken = |preference: u16| state.filters.iter().any(|listed| listed.preference == preference);
     let first = if rules.has_preference_per_filter { 1 } else { PREFERENCE_FIRST };
@@ -274,7 +274,7 @@ fn socket_program(
     config: &Config,
     layout: &Layout,
     device: &Device,
-    state: &State,
+    state: &DeviceState,
 ) -> Result<Option<SocketProgram>, Vec<Refusal>> {
     let group = config.cgroup.as_ref().or(device.cgroup.as_ref());
     let interface = &device.identity.interface;
@@ -324,7 +324,7 @@ fn socket_rules(layout: &Layout) -> Vec<SocketRule> {
 }
 
 /// Interrupts to move: number, core, class.
-fn interrupts(layout: &Layout, state: &State) -> Vec<(u32, u32, String)> {
+fn interrupts(layout: &Layout, state: &DeviceState) -> Vec<(u32, u32, String)> {
     let mut moves = Vec::new();
     for class in &layout.classes {
         for (queue, core) in class.queue_numbers().zip(&class.cores) {
@@ -343,7 +343,7 @@ fn interrupts(layout: &Layout, state: &State) -> Vec<(u32, u32, String)> {
 fn moderations(
     layout: &Layout,
     device: &Device,
-    state: &State,
+    state: &DeviceState,
 ) -> Result<Vec<(Change, String)>, Vec<Refusal>> {
     let fixed = |us| Delay { us, is_adaptive: false };
     let wanted = layout.classes.iter().filter_map(|class| {
@@ -380,7 +380,7 @@ fn moderations(
     }
 }
 
-fn warnings(config: &Config, device: &Device, state: &State, layout: &Layout) -> Vec<String> {
+fn warnings(config: &Config, device: &Device, state: &DeviceState, layout: &Layout) -> Vec<String> {
     let mut warnings = Vec::new();
     if layout.means == Means::Software {
         warnings.push(format!(

@@ -76,7 +76,7 @@ pub struct Interrupt {
     pub cpus: String,
 }
 
-/// A queueing discipline in [`State`].
+/// A queueing discipline in [`DeviceState`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootDiscipline {
     /// Its name.
@@ -89,7 +89,7 @@ pub struct RootDiscipline {
 
 /// Settings of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct DeviceState {
     /// Numbers of queues.
     pub channels: ChannelLimits,
     /// Number of receive queues.
@@ -119,7 +119,7 @@ pub struct State {
     pub groups: BTreeMap<String, Group>,
 }
 
-impl State {
+impl DeviceState {
     /// Queue pairs that are active.
     #[must_use]
     pub fn queue_pairs(&self) -> u16 {

@@ -6,7 +6,7 @@ use crate::change::Change;
 use crate::control_group::{Group, PRIVILEGE};
 use crate::journal::{Journal, Progress};
 use crate::opponent;
-use crate::state::{Device, State};
+use crate::state::{Device, DeviceState};
 
 /// One difference between the layout and the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,7 +19,7 @@ pub struct Deviation {
 
 /// The differences of the device from its recorded layout; empty if it is in line.
 #[must_use]
-pub fn verify(journal: &Journal, device: &Device, state: &State) -> Vec<Deviation> {
+pub fn verify(journal: &Journal, device: &Device, state: &DeviceState) -> Vec<Deviation> {
     let recorded = &journal.plan.device.identity;
     let again = "nvlane adq remove, then apply";
     let whole = |what: String| vec![Deviation { what, remedy: again.into() }];
@@ -50,13 +50,13 @@ pub fn verify(journal: &Journal, device: &Device, state: &State) -> Vec<Deviatio
 
 /// Settings that were not read or may not be read, so that [`verify`] does not check them.
 #[must_use]
-pub fn unknown(journal: &Journal, state: &State) -> Vec<Deviation> {
+pub fn unknown(journal: &Journal, state: &DeviceState) -> Vec<Deviation> {
     let steps = journal.plan.steps.iter().filter(|step| is_hidden(&step.change, state));
     let deviation = |what| Deviation { what, remedy: format!("run it as {PRIVILEGE}") };
     steps.filter_map(|step| step.change.deviation(state).map(deviation)).collect()
 }
 
-fn is_hidden(change: &Change, state: &State) -> bool {
+fn is_hidden(change: &Change, state: &DeviceState) -> bool {
     let is_read = |group: &String| !matches!(state.groups.get(group), None | Some(Group::Hidden));
     matches!(change, Change::AttachProgram(program) if !is_read(&program.group))
 }

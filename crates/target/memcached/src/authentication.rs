@@ -42,7 +42,7 @@ enum State {
 
 /// The result of a step of the authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum AuthenticationOutcome {
     /// More input is needed.
     More,
     /// The client has authenticated: commands follow.
@@ -79,14 +79,14 @@ impl Authentication {
         input: &mut &[u8],
         out: &mut Vec<u8>,
         mut is_known: impl FnMut(&[u8], &[u8]) -> bool,
-    ) -> Outcome {
+    ) -> AuthenticationOutcome {
         if std::mem::take(&mut self.is_first) && matches!(input.first(), Some(&(0 | BINARY_REQUEST))) {
             // The binary protocol is off, and an NVMe host that connects to the wrong port waits. wire §2.2
-            return Outcome::Close;
+            return AuthenticationOutcome::Close;
         }
         loop {
             if self.refusal_count > REFUSAL_COUNT_MAX {
-                return Outcome::Close;
+                return AuthenticationOutcome::Close;
             }
             match self.state {
                 State::Discard { left } => {
@@ -95,14 +95,14 @@ impl Authentication {
                     let left = left.saturating_sub(count as u64);
                     if left > 0 {
                         self.state = State::Discard { left };
-                        return Outcome::More;
+                        return AuthenticationOutcome::More;
                     }
                     self.state = State::Line;
                     self.refuse(BAD_FORMAT, out);
                 }
                 State::Value { bytes } => {
                     if !self.gather(input, bytes) {
-                        return Outcome::More;
+                        return AuthenticationOutcome::More;
                     }
                     self.state = State::Line;
                     let answer = judge(&self.pending, &mut is_known);
@@ -110,7 +110,7 @@ impl Authentication {
                     match answer {
                         None => {
                             out.extend_from_slice(b"STORED\r\n");
-                            return Outcome::Authenticated;
+                            return AuthenticationOutcome::Authenticated;
                         }
                         Some(answer) => self.refuse(answer, out),
                     }
@@ -123,7 +123,11 @@ impl Authentication {
                     self.gather(input, self.pending.len().saturating_add(taken));
                     if end.is_none() {
                         let is_too_long = self.pending.len() >= LINE_BYTES_MAX;
-                        return if is_too_long { Outcome::Close } else { Outcome::More };
+                        return if is_too_long {
+                            AuthenticationOutcome::Close
+                        } else {
+                            AuthenticationOutcome::More
+                        };
                     }
                     match value_bytes(&self.pending) {
                         None => self.refuse(b"CLIENT_ERROR unauthenticated\r\n", out),
@@ -208,14 +212,14 @@ mod tests {
     }
 
     /// Feeds `input` in pieces of this length. Returns the answers, the last outcome, and the rest of the input.
-    fn talk(input: &str, piece: usize) -> (String, Outcome, String) {
+    fn talk(input: &str, piece: usize) -> (String, AuthenticationOutcome, String) {
         let input = input.replace('|', "\r\n").into_bytes();
         let (mut authentication, mut out) = (Authentication::new(), Vec::new());
-        let mut outcome = Outcome::More;
+        let mut outcome = AuthenticationOutcome::More;
         for (at, bytes) in input.chunks(piece).enumerate() {
             let mut rest = bytes;
             outcome = authentication.on_bytes(&mut rest, &mut out, is_known);
-            if outcome != Outcome::More {
+            if outcome != AuthenticationOutcome::More {
                 let behind = [rest, &input[(at * piece + bytes.len()).min(input.len())..]].concat();
                 return (text(out), outcome, text(behind));
             }
@@ -260,7 +264,11 @@ mod tests {
             for piece in [1, 2, 3, 7, 1000] {
                 let (said, outcome, _) = talk(input, piece);
                 assert_eq!(said, answers, "{input} in pieces of {piece}");
-                assert_eq!(outcome == Outcome::Authenticated, answers.ends_with("STORED|"), "{input}");
+                assert_eq!(
+                    outcome == AuthenticationOutcome::Authenticated,
+                    answers.ends_with("STORED|"),
+                    "{input}"
+                );
             }
         }
     }
@@ -271,7 +279,7 @@ mod tests {
             let (said, outcome, behind) = talk("get a|set foo 0 0 7|foo bar|get a|", piece);
             assert_eq!(
                 (said.as_str(), outcome),
-                ("CLIENT_ERROR unauthenticated|STORED|", Outcome::Authenticated)
+                ("CLIENT_ERROR unauthenticated|STORED|", AuthenticationOutcome::Authenticated)
             );
             assert_eq!(behind, "get a|");
         }
@@ -283,26 +291,32 @@ mod tests {
         for piece in [1000, 200_000] {
             let (said, outcome, _) = talk(&long, piece);
             assert_eq!(said, "CLIENT_ERROR bad authentication token format|CLIENT_ERROR unauthenticated|");
-            assert_eq!(outcome, Outcome::More);
+            assert_eq!(outcome, AuthenticationOutcome::More);
         }
         for length in ["16385", "2147483647", "4294967295"] {
             let (said, outcome, _) = talk(&format!("set foo 0 0 {length}|foo bar|"), 1000);
             assert_eq!(said, "CLIENT_ERROR auth token too long|CLIENT_ERROR unauthenticated|", "{length}");
-            assert_eq!(outcome, Outcome::More);
+            assert_eq!(outcome, AuthenticationOutcome::More);
         }
-        assert_eq!(talk(&"x".repeat(2047), 100).1, Outcome::More);
-        assert_eq!(talk(&"x".repeat(2048), 100).1, Outcome::Close);
+        assert_eq!(talk(&"x".repeat(2047), 100).1, AuthenticationOutcome::More);
+        assert_eq!(talk(&"x".repeat(2048), 100).1, AuthenticationOutcome::Close);
         for first in ["\u{0}", "\u{0}\u{0}"] {
-            assert_eq!(talk(first, 10).1, Outcome::Close);
+            assert_eq!(talk(first, 10).1, AuthenticationOutcome::Close);
         }
         let (mut out, mut binary) = (Vec::new(), &[BINARY_REQUEST, 0x21][..]);
-        assert_eq!(Authentication::new().on_bytes(&mut binary, &mut out, is_known), Outcome::Close);
+        assert_eq!(
+            Authentication::new().on_bytes(&mut binary, &mut out, is_known),
+            AuthenticationOutcome::Close
+        );
     }
 
     #[test]
     fn refusals_without_end_close_the_connection() {
         let (said, outcome, _) = talk(&"|".repeat(100_000), 200_000);
-        assert_eq!((said, outcome), ("CLIENT_ERROR unauthenticated|".repeat(1001), Outcome::Close));
+        assert_eq!(
+            (said, outcome),
+            ("CLIENT_ERROR unauthenticated|".repeat(1001), AuthenticationOutcome::Close)
+        );
     }
 
     #[test]
@@ -324,11 +338,11 @@ mod tests {
         ) {
             let run = |pieces: &[&[u8]]| {
                 let (mut authentication, mut out) = (Authentication::new(), Vec::new());
-                let mut outcome = Outcome::More;
+                let mut outcome = AuthenticationOutcome::More;
                 for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
                     let mut rest = *piece;
                     outcome = authentication.on_bytes(&mut rest, &mut out, is_known);
-                    if outcome != Outcome::More {
+                    if outcome != AuthenticationOutcome::More {
                         break;
                     }
                 }

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use memory::CHUNK_BYTES;
 
 use crate::answer::AnswerId;
-use crate::authentication::{Authentication, Outcome};
+use crate::authentication::{Authentication, AuthenticationOutcome};
 use crate::binary_response as response;
 use crate::collecting::{AllRequest, Collecting, limit_refusal, push_collected};
 use crate::collective::CollectiveRequest;
@@ -287,9 +287,9 @@ impl Session {
         let is_known = |user: &[u8], password: &[u8]| router.authenticate(user, password);
         let outcome = authentication.on_bytes(input, self.output.bytes_mut(), is_known);
         match outcome {
-            Outcome::Authenticated => return None,
-            Outcome::More => {}
-            Outcome::Close => {
+            AuthenticationOutcome::Authenticated => return None,
+            AuthenticationOutcome::More => {}
+            AuthenticationOutcome::Close => {
                 self.is_broken = true;
                 self.is_closing = true;
             }

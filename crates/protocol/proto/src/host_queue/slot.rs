@@ -20,11 +20,11 @@ pub(super) struct Slot<B, U> {
     pub(super) generation: u8,
     /// The command that is in it, or was last.
     pub(super) sqe: Sqe,
-    pub(super) state: State<B, U>,
+    pub(super) state: SlotState<B, U>,
 }
 
 #[derive(Debug)]
-pub(super) enum State<B, U> {
+pub(super) enum SlotState<B, U> {
     Free,
     Live(Command<B, U>),
 }
@@ -59,7 +59,7 @@ const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
 )]
 pub(super) fn range_gone<B, U>(slots: &mut [Slot<B, U>], finished: &mut Vec<u16>, range: DataRange) {
     let DataRange { slot, ends_window } = range;
-    if let State::Live(command) = &mut slots[usize::from(slot)].state {
+    if let SlotState::Live(command) = &mut slots[usize::from(slot)].state {
         command.in_transit -= 1;
         command.window_count -= u32::from(ends_window);
         if command.in_transit == 0 && command.completion.is_some() {
@@ -74,7 +74,9 @@ pub(super) fn find<B, U>(slots: &mut [Slot<B, U>], cid: U16) -> Option<(u16, &mu
     let (slot, generation) = (cid.get() & INDEX_MASK, cid.get() >> INDEX_BITS);
     let entry = slots.get_mut(usize::from(slot))?;
     match &mut entry.state {
-        State::Live(command) if u16::from(entry.generation) == generation && command.completion.is_none() => {
+        SlotState::Live(command)
+            if u16::from(entry.generation) == generation && command.completion.is_none() =>
+        {
             Some((slot, command))
         }
         _ => None,

@@ -90,7 +90,7 @@ pub(super) struct Library {
 unsafe impl Send for Library {}
 
 /// The outcome of a call that can wait for input.
-pub(super) enum Outcome<T> {
+pub(super) enum CallOutcome<T> {
     Ready(T),
     /// The input does not suffice.
     Waits,
@@ -319,9 +319,9 @@ impl Library {
     }
 
     /// Continues the handshake. Ready once it is complete.
-    pub(super) fn negotiate(&mut self) -> Result<Outcome<()>, Error> {
+    pub(super) fn negotiate(&mut self) -> Result<CallOutcome<()>, Error> {
         let negotiated = outcome(self.connection.poll_negotiate().map_ok(|_| ()));
-        if let Ok(Outcome::Waits) = negotiated {
+        if let Ok(CallOutcome::Waits) = negotiated {
             // The peer may leave it at that, and its ClientHello may be another host's.
             self.shrink();
         }
@@ -354,7 +354,7 @@ impl Library {
     }
 
     /// Decrypts into `into`. 0 bytes: the peer has closed in good order.
-    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<Outcome<usize>, Error> {
+    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<CallOutcome<usize>, Error> {
         outcome(self.connection.poll_recv(into))
     }
 
@@ -487,10 +487,10 @@ impl fmt::Debug for Library {
     }
 }
 
-fn outcome<T>(poll: Poll<Result<T, Error>>) -> Result<Outcome<T>, Error> {
+fn outcome<T>(poll: Poll<Result<T, Error>>) -> Result<CallOutcome<T>, Error> {
     match poll {
-        Poll::Ready(result) => result.map(Outcome::Ready),
-        Poll::Pending => Ok(Outcome::Waits),
+        Poll::Ready(result) => result.map(CallOutcome::Ready),
+        Poll::Pending => Ok(CallOutcome::Waits),
     }
 }
 
@@ -557,7 +557,7 @@ mod tests {
         let keys = [TlsPsk { identity: "name".to_owned(), key }];
         let [mut host, mut target] = [true, false].map(|is_host| Library::new(is_host, &keys, &[]).unwrap());
         loop {
-            let is_ready = |library: &mut Library| matches!(library.negotiate(), Ok(Outcome::Ready(())));
+            let is_ready = |library: &mut Library| matches!(library.negotiate(), Ok(CallOutcome::Ready(())));
             let ready = [is_ready(&mut host), is_ready(&mut target)];
             if carry(&mut host, &mut target) + carry(&mut target, &mut host) == 0 {
                 assert_eq!(ready, [true, true]);
@@ -575,8 +575,8 @@ mod tests {
     fn read(library: &mut Library) -> Option<Vec<u8>> {
         let mut into = [0; 100];
         match library.read(&mut into) {
-            Ok(Outcome::Ready(count)) => Some(into[..count].to_vec()),
-            Ok(Outcome::Waits) => None,
+            Ok(CallOutcome::Ready(count)) => Some(into[..count].to_vec()),
+            Ok(CallOutcome::Waits) => None,
             Err(error) => panic!("{error}"),
         }
     }

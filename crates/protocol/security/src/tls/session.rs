@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wire::text::quoted;
 
 use super::client_hello::{self, HELLO_BYTES_MAX, Hello};
-use super::library::{self, ErrorClass, Library, Outcome};
+use super::library::{self, CallOutcome, ErrorClass, Library};
 use super::record_error::RecordError;
 use super::records::Records;
 use super::{
@@ -318,12 +318,12 @@ impl Session {
             }
         };
         match library.read(into) {
-            Ok(Outcome::Ready(0)) => Ok(Read::Ended),
-            Ok(Outcome::Ready(count)) => {
+            Ok(CallOutcome::Ready(0)) => Ok(Read::Ended),
+            Ok(CallOutcome::Ready(count)) => {
                 self.quiet_bytes = 0;
                 Ok(Read::Bytes(count))
             }
-            Ok(Outcome::Waits) => self.dry(),
+            Ok(CallOutcome::Waits) => self.dry(),
             Err(error) => match library::class(&error) {
                 // Without close_notify. PDUs and commands have their own lengths: one that is cut off is not executed.
                 ErrorClass::Closed => Ok(Read::Ended),
@@ -507,8 +507,8 @@ impl Session {
     fn negotiate(&mut self) -> Result<(), Failure> {
         let State::Library(library) = &mut self.state else { return Ok(()) };
         match library.negotiate() {
-            Ok(Outcome::Waits) => Ok(()),
-            Ok(Outcome::Ready(())) if library.has_certificate() => {
+            Ok(CallOutcome::Waits) => Ok(()),
+            Ok(CallOutcome::Ready(())) if library.has_certificate() => {
                 let (version, cipher_suite) = library.version_and_suite();
                 let client = library.client_certificate().map(|der| {
                     CertificateFields::read(&der).map(|fields| fields.subject).unwrap_or_default()
@@ -521,7 +521,7 @@ impl Session {
                 }
                 Ok(())
             }
-            Ok(Outcome::Ready(())) => {
+            Ok(CallOutcome::Ready(())) => {
                 let identity = library.identity().ok().and_then(|text| String::from_utf8(text).ok());
                 let identity = identity.and_then(|text| Some((text.parse::<PskIdentity>().ok()?, text)));
                 let (Some((identity, text)), Some(cipher)) = (identity, library.cipher()) else {

@@ -221,7 +221,7 @@ fn check_block_bytes(settings: &FileSettings) -> Result<(), OpenError> {
 mod tests {
     use super::*;
     use crate::block::Contents;
-    use crate::testing::{Bench, Outcome, Rig, Step, check_against_model, model_steps, open_in_time};
+    use crate::testing::{Bench, Rig, Step, StepResult, check_against_model, model_steps, open_in_time};
     use proptest::prelude::*;
     use reactor::EngineKind;
     use std::os::unix::fs::{FileExt, MetadataExt};
@@ -320,7 +320,7 @@ mod tests {
                     may_deallocate: n % 2 == 0,
                 },
             });
-            assert!(rig.run_all(steps.collect()).iter().all(Outcome::is_ok));
+            assert!(rig.run_all(steps.collect()).iter().all(StepResult::is_ok));
         });
     }
 

@@ -8,7 +8,9 @@ use rustix::io::Errno;
 use super::file_backend::{ATTEMPT_LIMIT, BUFFER_WAIT_NS, RANGE_LIMIT};
 use crate::block::FileStore;
 use crate::namespace::{BlockStore, Geometry, StoreError, Ticket};
-use crate::testing::{Bench, Double, Fault, Media, Outcome, Place, Step, check_against_model, model_steps};
+use crate::testing::{
+    Bench, Double, Fault, Media, SharedMedia, Step, StepResult, check_against_model, model_steps,
+};
 
 const BLOCK: usize = 512;
 const BLOCK_COUNT: usize = 64;
@@ -64,7 +66,7 @@ impl Ledger {
     }
 
     /// Compares a reply with the disk's content.
-    fn check(&mut self, step: &Step, outcome: &Outcome, store: &dyn BlockStore, place: &Place) {
+    fn check(&mut self, step: &Step, outcome: &StepResult, store: &dyn BlockStore, place: &SharedMedia) {
         let media = place.borrow();
         assert!(!(self.has_failed_flush && outcome.is_ok()), "success after a failed flush: {step:?}");
         let (range, value, is_durable) = match *step {
@@ -117,7 +119,7 @@ impl Ledger {
 }
 
 /// Runs the trace; operations meet `fault`. Returns the results of the steps and the number of operations.
-fn run_trace(fault: impl FnMut(usize, &Operation) -> Option<Fault> + 'static) -> (Vec<Outcome>, usize) {
+fn run_trace(fault: impl FnMut(usize, &Operation) -> Option<Fault> + 'static) -> (Vec<StepResult>, usize) {
     let (store, place, mut double) = Double::file(BLOCK * BLOCK_COUNT, BLOCK as u32);
     place.borrow_mut().fault = Box::new(fault);
     let mut ledger = Ledger::new();

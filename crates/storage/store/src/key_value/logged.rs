@@ -609,7 +609,7 @@ mod tests {
 
     use super::*;
     use crate::namespace::{BlockStore, Geometry};
-    use crate::testing::{Double, Fault, Place};
+    use crate::testing::{Double, Fault, SharedMedia};
 
     const SEGMENT_BYTES: u64 = 256 << 10;
     const FILE_BYTES: usize = 13 * SEGMENT_BYTES as usize;
@@ -636,7 +636,7 @@ mod tests {
     }
 
     /// A partition with a log on a disk, of which nothing has been read yet.
-    fn open(sync: Sync) -> (Rc<RefCell<Logged>>, Place, Double) {
+    fn open(sync: Sync) -> (Rc<RefCell<Logged>>, SharedMedia, Double) {
         let (store, place, mut double) = Double::file(FILE_BYTES, 512);
         kv::log::create(1, &mut place.borrow_mut().bytes[..1024]);
         let settings = LogSettings {

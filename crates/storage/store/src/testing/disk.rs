@@ -11,7 +11,7 @@ use memory::{Buffer, Pool};
 use reactor::{Allocation, Completion, File, Operation, Timers};
 use rustix::io::Errno;
 
-use super::{Bench, Outcome, Step, begin, outcome_of};
+use super::{Bench, Step, StepResult, begin, outcome_of};
 use crate::block::FileStore;
 use crate::namespace::{Backend, BlockStore, Geometry, Reply, StoreIo, Ticket};
 
@@ -40,10 +40,10 @@ pub(crate) enum Fault {
 }
 
 /// A reactor's disk: several reactors may share one.
-pub(crate) type Place = Rc<RefCell<Media>>;
+pub(crate) type SharedMedia = Rc<RefCell<Media>>;
 
 impl Media {
-    pub(crate) fn new(bytes: usize) -> Place {
+    pub(crate) fn new(bytes: usize) -> SharedMedia {
         Rc::new(RefCell::new(Self {
             bytes: vec![0; bytes],
             durable: vec![0; bytes],
@@ -105,7 +105,7 @@ pub(crate) struct Double {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) io: DiskIo,
     steps: BTreeMap<Ticket, Step>,
-    pub(crate) outcomes: BTreeMap<Ticket, Outcome>,
+    pub(crate) outcomes: BTreeMap<Ticket, StepResult>,
     next_ticket: u64,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct DiskIo {
     has_lent: bool,
     pub(crate) running: Vec<(Ticket, Operation)>,
     pub(crate) timers: Timers,
-    place: Place,
+    place: SharedMedia,
     replies: Vec<(Ticket, Reply)>,
 }
 
@@ -176,7 +176,7 @@ impl StoreIo for DiskIo {
 
 impl Double {
     /// One more reactor for a namespace.
-    pub(crate) fn attach(store: &dyn BlockStore, place: &Place) -> Self {
+    pub(crate) fn attach(store: &dyn BlockStore, place: &SharedMedia) -> Self {
         let io = DiskIo {
             now_ns: 0,
             pool: Pool::new(16 << 20).unwrap(),
@@ -192,7 +192,7 @@ impl Double {
     }
 
     /// A namespace on a disk of its own.
-    pub(crate) fn file(bytes: usize, block_bytes: u32) -> (FileStore, Place, Self) {
+    pub(crate) fn file(bytes: usize, block_bytes: u32) -> (FileStore, SharedMedia, Self) {
         let place = Media::new(bytes);
         let store = FileStore::simulated(File::simulated(0), &geometry(bytes, block_bytes));
         let double = Self::attach(&store, &place);
@@ -257,7 +257,7 @@ impl Double {
 }
 
 impl Bench for Double {
-    fn run_all(&mut self, steps: Vec<Step>) -> Vec<Outcome> {
+    fn run_all(&mut self, steps: Vec<Step>) -> Vec<StepResult> {
         let tickets: Vec<Ticket> = steps.into_iter().map(|step| self.start(step)).collect();
         self.settle();
         tickets.iter().map(|ticket| self.outcomes.remove(ticket).expect("settled")).collect()

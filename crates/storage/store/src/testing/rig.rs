@@ -12,7 +12,7 @@ use reactor::{
     Settings, SocketId, Token,
 };
 
-use super::{Bench, Outcome, Step, begin, outcome_of};
+use super::{Bench, Step, StepResult, begin, outcome_of};
 use crate::namespace::{Backend, BlockStore, Reply, StoreIo, Ticket};
 
 /// A reactor that serves one namespace.
@@ -27,7 +27,7 @@ enum Message {
 }
 
 /// The number of a step, and its outcome.
-type Report = (usize, Outcome);
+type Report = (usize, StepResult);
 
 struct Server {
     backend: Box<dyn Backend>,
@@ -159,11 +159,11 @@ impl Rig {
 }
 
 impl Bench for Rig {
-    fn run_all(&mut self, steps: Vec<Step>) -> Vec<Outcome> {
+    fn run_all(&mut self, steps: Vec<Step>) -> Vec<StepResult> {
         let count = steps.len();
         let (to_us, from_reactor) = channel();
         assert!(self.address.post(Message::Run(steps, to_us)));
-        let mut outcomes: Vec<Option<Outcome>> = vec![None; count];
+        let mut outcomes: Vec<Option<StepResult>> = vec![None; count];
         for (index, outcome) in from_reactor {
             outcomes[index] = Some(outcome);
         }

@@ -8,14 +8,14 @@ use crate::layout::{Layout, OTHER, PlacedClass, Refusal};
 use crate::netlink::filter::{End, IpVersion};
 use crate::netlink::qdisc::QueueRange;
 use crate::scaling::{Action, Flow, Rule, Table};
-use crate::state::{Device, State, TransmitQueue, mask_of};
+use crate::state::{Device, DeviceState, TransmitQueue, mask_of};
 
 /// Obstacles to a layout with contexts on this device.
 pub(super) fn refusals(
     config: &Config,
     layout: &Layout,
     device: &Device,
-    state: &State,
+    state: &DeviceState,
     rules: &Rules,
 ) -> Vec<Refusal> {
     let mut refusals = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn refusals(
 }
 
 /// Contexts and rules of others that lead into the queues of a class, or take its packets elsewhere.
-fn of_others(config: &Config, layout: &Layout, state: &State) -> Vec<Refusal> {
+fn of_others(config: &Config, layout: &Layout, state: &DeviceState) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let interface = &config.interface;
     let class_of = |queue: u64| {

@@ -13,7 +13,7 @@ use nvlane_adq::netlink::qdisc::Offload;
 use nvlane_adq::rate::Rate;
 use nvlane_adq::scaling::{Action, ListedRule, Scaling, Table};
 use nvlane_adq::sock_ops::SocketProgram;
-use nvlane_adq::state::{Device, Identity, Interrupt, RootDiscipline, State, TransmitQueue, mask_of};
+use nvlane_adq::state::{Device, DeviceState, Identity, Interrupt, RootDiscipline, TransmitQueue, mask_of};
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ const ADAPTIVE: Moderation = Moderation {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) device: Device,
-    pub(crate) state: State,
+    pub(crate) state: DeviceState,
     pub(crate) fault: Option<Fault>,
     /// Changes carried out since the model was made.
     pub(crate) change_count: usize,
@@ -79,7 +79,7 @@ impl Model {
                 network: 7,
                 cgroup: Some("/cgroup".into()),
             },
-            state: State {
+            state: DeviceState {
                 channels: ChannelLimits {
                     current: Channels { combined: 0, ..Channels::default() },
                     max: Channels { combined: pairs_max.into(), ..Channels::default() },
@@ -98,7 +98,7 @@ impl Model {
                     _ => Moderations::Queues(Vec::new()),
                 },
                 groups: [("/cgroup".to_owned(), Group::Programs(vec!["of_others".into()]))].into(),
-                ..State::default()
+                ..DeviceState::default()
             },
             fault: None,
             change_count: 0,
@@ -347,7 +347,7 @@ impl Kernel for Model {
         Ok(self.device.clone())
     }
 
-    fn state(&mut self) -> Result<State, Failure> {
+    fn state(&mut self) -> Result<DeviceState, Failure> {
         if self.is_killed { Err(Failure("killed".into())) } else { Ok(self.state.clone()) }
     }
 
