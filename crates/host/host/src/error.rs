@@ -28,7 +28,7 @@ use crate::address::AddressError;
 /// An error of the host library. Commands end with a [`Failure`] of their own.
 ///
 /// Its text has those of its causes, and advice where there is any; [`source`](std::error::Error::source) leads to them,
-/// down to the [`io::Error`](std::io::Error).
+/// down to the [`io::Error`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
