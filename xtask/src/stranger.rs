@@ -34,6 +34,17 @@ nvlane-host = { path = "HOST", default-features = false }
 debug = "line-tables-only"
 "#;
 
+/// A program that demands what the project has not built: it is told so, before anything is sent.
+const DEMANDS_TLS: &str = r#"
+use nvlane_host::{Association, Error, Options};
+
+fn main() {
+    let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:stranger".parse().unwrap();
+    let error = Association::connect(&address, Options::default().with_concat(true)).map(drop).unwrap_err();
+    assert!(matches!(error, Error::NotBuilt { feature: "tls", .. }), "{error}");
+}
+"#;
+
 /// Builds the project and runs each example.
 ///
 /// # Errors
@@ -53,9 +64,11 @@ pub(crate) fn run() -> Result<()> {
         let file = format!("{name}.rs");
         fs::copy(host.join("examples").join(&file), dir.join("src/bin").join(&file)).with_context(|| file)?;
     }
+    fs::write(dir.join("src/bin/demands_tls.rs"), DEMANDS_TLS)?;
     run_command(cargo_in(&dir).args(["build", "--offline"]))?;
     no_c(&dir)?;
     let (disk, built) = (dir.join("disk"), dir.join("target/debug"));
+    run_command(&mut Command::new(built.join("demands_tls")))?;
     let mut target = Target::start(&nvlane, &disk, 0)?;
     for (name, nsid) in EXAMPLES {
         let mut example = Command::new(built.join(name));
