@@ -54,7 +54,7 @@ struct Known {
     told: Option<Told>,
 }
 
-/// A failed Flush, which reported lost writes to the host.
+/// The latest failed Flush that reported lost writes to the host.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     lane: LanePlace,
@@ -88,6 +88,11 @@ impl FlushEpochs {
         if had < generation.open() {
             let told = Some(Told { lane, at_ns: now_ns, before: had });
             *known = Known { covered: generation.open(), told };
+        } else if generation.is_closed()
+            && let Some(told) = &mut known.told
+        {
+            // A closed namespace refuses every Flush, and each of these failures reports the loss.
+            (told.lane, told.at_ns) = (lane, now_ns);
         }
         // A closed namespace refuses the Flush itself.
         generation.is_closed() || had >= generation
@@ -112,8 +117,7 @@ impl FlushEpochs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::BlockStore;
-    use store::FileStore;
+    use store::{BlockStore, Contents, FileKind, FileSettings, FileStore};
 
     const NAMESPACE: NamespaceId = NamespaceId(1);
     const LANE: LanePlace = (0, 1);
@@ -178,6 +182,36 @@ mod tests {
         assert!(!epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
         epochs.on_lane_ended(OTHER_LANE, NOW_NS);
         assert!(epochs.may_flush(NAMESPACE, store.generation(), LANE, NOW_NS));
+    }
+
+    #[test]
+    fn every_refusal_of_a_closed_namespace_tells() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, elsewhere) = (directory.path().join("disk"), directory.path().join("elsewhere"));
+        let store = FileStore::open(&FileSettings {
+            path: path.clone(),
+            kind: FileKind::Regular,
+            contents: Contents::Blocks,
+            bytes: Some(64 << 10),
+            block_bytes: Some(512),
+            is_read_only: false,
+            is_sparse: true,
+        })
+        .unwrap();
+        let epochs = FlushEpochs::default();
+        let may_flush = |lane| epochs.may_flush(NAMESPACE, store.generation(), lane, NOW_NS);
+        std::fs::rename(&path, &elsewhere).unwrap();
+        store.reopen().unwrap_err();
+        assert!(store.generation().is_closed());
+        // The storage refuses both.
+        assert!(may_flush(LANE) && may_flush(OTHER_LANE));
+        epochs.on_lane_ended(LANE, NOW_NS);
+        std::fs::rename(&elsewhere, &path).unwrap();
+        store.reopen().unwrap();
+        assert!(may_flush(LANE), "the failure on the other lane has told");
+        epochs.on_lane_ended(OTHER_LANE, NOW_NS);
+        assert!(!may_flush(LANE), "its answer may be lost with the lane");
+        assert!(may_flush(LANE));
     }
 
     #[test]
