@@ -5,35 +5,8 @@ pub use security::tls::{HostKeys, IdentityOffer, Stream};
 use security::tls::{Alert, ByteSocket, Failure, Session};
 use wire::nqn::Nqn;
 
-use crate::authentication::TlsPsk;
 use crate::link_error::LinkError;
-
-/// The keys that a connection may use for TLS.
-#[derive(Clone, Copy, Debug)]
-pub enum TlsKeys<'a> {
-    /// No TLS.
-    None,
-    /// A configured one, under these identities.
-    Configured(&'a HostKeys, IdentityOffer),
-    /// One that an authentication has generated.
-    Generated(&'a TlsPsk),
-}
-
-impl<'a> TlsKeys<'a> {
-    /// The generated key if there is one, else the configured one under these identities.
-    #[must_use]
-    pub fn of(
-        configured: Option<&'a HostKeys>,
-        identities: IdentityOffer,
-        generated: Option<&'a TlsPsk>,
-    ) -> Self {
-        match (configured, generated) {
-            (_, Some(generated)) => Self::Generated(generated),
-            (Some(configured), None) => Self::Configured(configured, identities),
-            (None, None) => Self::None,
-        }
-    }
-}
+pub use crate::tls_keys::TlsKeys;
 
 /// Whether a handshake with a configured key that failed so may succeed under other identities of the same key. A target
 /// that has no key for any of them answers unknown_psk_identity, and decrypt_error if the key is another: neither depends

@@ -39,6 +39,7 @@ mod reauthentication;
 pub mod reconnect;
 pub mod retry;
 pub mod submit;
+mod tls_keys;
 
 pub use authentication::Credentials;
 pub use buffer::Vectored;
