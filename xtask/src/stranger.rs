@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::{program, root, run as run_command, target_dir};
+use crate::command::{cargo, program, root, run as run_command, target_dir};
 
 /// The examples, each with the namespace that it uses.
 const EXAMPLES: [(&str, u32); 5] =
@@ -34,7 +34,7 @@ nvlane-host = { path = "HOST", default-features = false }
 debug = "line-tables-only"
 "#;
 
-/// A program that demands what the project has not built: it is told so, before anything is sent.
+/// A program that demands TLS, which the project is built without: connecting fails before anything is sent.
 const DEMANDS_TLS: &str = r#"
 use nvlane_host::{Association, Error, Options};
 
@@ -65,7 +65,7 @@ pub(crate) fn run() -> Result<()> {
         fs::copy(host.join("examples").join(&file), dir.join("src/bin").join(&file)).with_context(|| file)?;
     }
     fs::write(dir.join("src/bin/demands_tls.rs"), DEMANDS_TLS)?;
-    run_command(cargo_in(&dir).args(["build", "--offline"]))?;
+    run_command(&mut cargo_in(&dir, &["build", "--offline"]))?;
     no_c(&dir)?;
     let (disk, built) = (dir.join("disk"), dir.join("target/debug"));
     run_command(&mut Command::new(built.join("demands_tls")))?;
@@ -93,8 +93,8 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// A cargo command in the project, with a target directory of its own.
-fn cargo_in(dir: &Path) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+fn cargo_in(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = cargo(arguments);
     command.current_dir(dir).env("CARGO_TARGET_DIR", dir.join("target"));
     command
 }
@@ -102,7 +102,7 @@ fn cargo_in(dir: &Path) -> Command {
 /// No dependency compiles C.
 fn no_c(dir: &Path) -> Result<()> {
     let arguments = ["tree", "--offline", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"];
-    let tree = cargo_in(dir).args(arguments).output()?;
+    let tree = cargo_in(dir, &arguments).output()?;
     ensure!(tree.status.success(), "cargo tree: {}", String::from_utf8_lossy(&tree.stderr));
     let names = String::from_utf8(tree.stdout)?;
     let compilers: Vec<&str> = names
