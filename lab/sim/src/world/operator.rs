@@ -16,7 +16,7 @@ use crate::names;
 use crate::scenario::{MS, SECOND, US};
 use crate::shared::Event;
 
-/// The operator: its thread, what it has asked for, and what it is about to do.
+/// State of the operator: its thread, its configuration, and whether a rescue or a restart is due.
 pub(super) struct OperatorState {
     /// `None` while it waits for the target.
     pub(super) thread: Option<Operator>,
@@ -26,7 +26,7 @@ pub(super) struct OperatorState {
     pub(super) limits: Limits,
     /// Blocks of the namespace that only reloads know.
     pub(super) third: Option<u64>,
-    /// It helps with a disk that is stuck soon.
+    /// A rescue of a hung disk is due.
     is_rescuing: bool,
     /// The target is to be started again, since its log has failed.
     pub(super) is_restarting: bool,
@@ -38,7 +38,7 @@ impl OperatorState {
         Self { thread, releases, limits, third, is_rescuing: false, is_restarting: false }
     }
 
-    /// Whether it is about to help the target.
+    /// Whether a rescue or a restart is due.
     pub(super) fn is_to_help(&self) -> bool {
         self.is_rescuing || self.is_restarting
     }

@@ -486,7 +486,7 @@ fn first_cores(cores: &CoreList, count: u32) -> Result<Vec<usize>, String> {
     Ok(cores.cores().iter().copied().take(count as usize).collect())
 }
 
-/// An error as the study is told of it.
+/// The result of a request, with its error as the text that the study receives.
 fn told<T>(result: Result<T, Error>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
