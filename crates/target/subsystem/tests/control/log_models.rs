@@ -518,6 +518,8 @@ impl World {
         }
         let health = HealthLog::read_from_bytes(&found.unwrap()).unwrap();
         assert_eq!((health.critical_warning, health.spare), (0, 100), "namespace {nsid}");
+        // Read from offset 0, with RAE: it covers the events so far and clears none.
+        self.controllers[of].taken.insert(Lid::SMART.raw(), self.now);
     }
 
     fn reset(&mut self, of: usize) {
