@@ -893,6 +893,41 @@ fn who_reads_nothing_of(count: usize) {
     assert_eq!(ends, 4000, "all is answered once it is read");
 }
 
+/// Short answers behind one that another partition does not give yet take little memory each, so their number is limited.
+#[test]
+fn behind_an_awaited_answer_no_more_than_4096_are_kept() {
+    const COMMAND_COUNT: usize = 6000;
+    let mut client = Client::with(2);
+    let is_elsewhere = |key: &String| {
+        client.session.on_bytes(&mut client.partitions, format!("delete {key}\r\n").as_bytes());
+        !std::mem::take(&mut client.partitions.sent).is_empty()
+    };
+    let key = (0..).map(|at| format!("key-{at}")).find(is_elsewhere).expect("half of all");
+    let mut client = Client::with(2);
+    let said = format!("get {key}\r\n") + &format!("delete {key}\r\n").repeat(COMMAND_COUNT);
+    let mut progress = client.session.on_bytes(&mut client.partitions, said.as_bytes());
+    let awaited = client.partitions.sent.remove(0);
+    let mut executed = 0;
+    while !client.partitions.sent.is_empty() {
+        executed += client.partitions.sent.len();
+        client.partitions.deliver(&mut client.session);
+        progress = client.session.resume(&mut client.partitions);
+    }
+    assert_eq!((progress, client.session.output().len()), (Progress::Stalled, 0));
+    assert!((4000..=4096).contains(&executed), "{executed} executed");
+    client.partitions.sent.push(awaited);
+    client.partitions.deliver(&mut client.session);
+    let mut answer = Vec::new();
+    while client.session.resume(&mut client.partitions) == Progress::Stalled
+        || !client.partitions.sent.is_empty()
+    {
+        client.partitions.deliver(&mut client.session);
+        answer.extend_from_slice(client.session.output());
+        client.session.on_sent(client.session.output().len());
+    }
+    assert!(answer == ("END\r\n".to_owned() + &"NOT_FOUND\r\n".repeat(COMMAND_COUNT)).as_bytes());
+}
+
 #[test]
 fn a_value_whose_namespace_is_replaced_while_it_arrives_ends_the_connection() {
     for length in [200_000, 1_500_000] {

@@ -527,6 +527,58 @@ fn batches_work_on_values_that_are_in_the_log_only() {
     }
 }
 
+/// While more commands of a partition than 16,384 wait for values, its other commands wait as well. All are carried out
+/// in order once the value is there.
+#[test]
+fn commands_wait_while_too_many_wait_for_values() {
+    const DELAY: Duration = Duration::from_millis(700);
+    const OPERATION_COUNT: u64 = 1000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let rig = rig(EngineKind::Epoll, 1, &directory, "kv:file:{}?size=64M&memory=2M&delay=read:700ms");
+    let mut keys = connect(&rig);
+    let (counters, add) = (key("counters"), (ElementCode::U64, VectorFunction::ADD));
+    keys.store(&counters, &[0; 1024]).expect("stored");
+    let mut expected = 0;
+    for (batch_count, is_beyond) in [(1, false), (20, true)] {
+        // The counters leave memory.
+        let mut batch = keys.batch().expect("a batch");
+        for first in (0..3000).step_by(60) {
+            batch.clear();
+            for number in first..first + 60 {
+                let name = key(&format!("{batch_count}-{number}"));
+                batch.store(&name, &[0; 1024], StoreOptions::empty()).expect("room");
+            }
+            assert!(keys.run_batch(&mut batch).expect("run").all(|outcome| outcome.status.is_success()));
+        }
+        let recent = key(&format!("{batch_count}-2999"));
+        let start = Instant::now();
+        let add_all = || {
+            let mut keys = connect(&rig);
+            let mut batch = keys.batch().expect("a batch");
+            (0..OPERATION_COUNT).for_each(|_| batch.vector_scalar(&counters, add, 1, 8).expect("room"));
+            let first = |data: &[u8]| u64::from_le_bytes(data.try_into().expect("8 bytes"));
+            keys.run_batch(&mut batch).expect("run").map(|outcome| first(outcome.data)).collect::<Vec<_>>()
+        };
+        let mut before = Vec::new();
+        let mut longest = Duration::ZERO;
+        std::thread::scope(|scope| {
+            let batches: Vec<_> = (0..batch_count).map(|_| scope.spawn(add_all)).collect();
+            while !batches.iter().any(|batch| batch.is_finished()) {
+                let asked = Instant::now();
+                assert!(keys.exist(&recent).expect("asked"));
+                longest = longest.max(asked.elapsed());
+            }
+            before.extend(batches.into_iter().flat_map(|batch| batch.join().expect("its outcomes")));
+        });
+        assert!(start.elapsed() >= DELAY, "the counters were in memory");
+        assert_eq!(longest > DELAY / 2, is_beyond, "{longest:?} with {batch_count} batches");
+        before.sort_unstable();
+        let count = batch_count * OPERATION_COUNT;
+        assert!(before.into_iter().eq(expected..expected + count));
+        expected += count;
+    }
+}
+
 /// A batch is one write to the log, answered once all of it is durable: if the log fails, none of it is reported as
 /// done. The first and the third write are of superblocks.
 #[test]

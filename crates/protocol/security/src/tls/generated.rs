@@ -216,6 +216,20 @@ mod tests {
     }
 
     #[test]
+    fn the_oldest_key_of_all_makes_room_for_the_4097th() {
+        let keys = GeneratedKeys::default();
+        let insert = |number: u16| {
+            let pair = names(&format!("host-{}", number / 16), "disk");
+            keys.insert(0, &pair, &psk(number), u64::MAX).expect("a name")
+        };
+        let [first, second] = [0, 1].map(insert);
+        (2..4096).for_each(|number| drop(insert(number)));
+        assert!(keys.count() == 4096 && keys.find(&first).is_some());
+        insert(4096);
+        assert!(keys.count() == 4096 && keys.find(&first).is_none() && keys.find(&second).is_some());
+    }
+
+    #[test]
     fn a_host_without_a_name_gets_no_key() {
         let mut nameless = names("host", "disk");
         nameless.host = HostName::from_wire(&[0; 256]).expect("no name");
