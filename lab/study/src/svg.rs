@@ -85,12 +85,30 @@ pub fn file(figure: &Figure) -> String {
     let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox=(view) {
             title { (figure.title) }
-            style { (PreEscaped([COLOURS, PLOT].concat())) }
-            rect x="-16" y="-14" width="100%" height="100%" rx="12" style="fill: var(--card)" {}
+            style { (PreEscaped([COLOURS, &with_light_colours(PLOT)].concat())) }
+            rect x="-16" y="-14" width="100%" height="100%" rx="12" style=(with_light_colours("fill: var(--card)")) {}
             (body(&figure.plot, &sheet))
         }
     };
     drawing.into_string()
+}
+
+/// The same rules, each colour preceded by that of the light scheme: viewers of files that have no CSS variables use it.
+fn with_light_colours(rules: &str) -> String {
+    let light = |name: &str| {
+        let (_, value) = COLOURS.split_once(&format!("{name}: ")).expect("a colour of the scheme");
+        value.split(';').next().unwrap_or_default()
+    };
+    let with_light = |rule: &str| match rule.split_once("var(").and_then(|(_, rest)| rest.split_once(')')) {
+        Some((name, _)) => {
+            let at = rule.rfind(['{', '\n']).map_or(0, |at| at + 1);
+            let (start, declaration) = rule.split_at(at);
+            let plain = declaration.replace(&format!("var({name})"), light(name));
+            format!("{start}{plain}{}{declaration}", if plain.ends_with(';') { "" } else { ";" })
+        }
+        None => rule.to_owned(),
+    };
+    rules.split_inclusive(';').map(with_light).collect()
 }
 
 /// A plot for a page that has the styles: one drawing for wide screens, one for narrow ones.
@@ -534,6 +552,18 @@ mod tests {
             assert!(drawn.contains(part), "{part}");
         }
         assert!(drawn.contains(&body(&example(), &Sheet::of(&example(), WIDE)).into_string()));
+    }
+
+    #[test]
+    fn each_colour_of_a_file_follows_one_that_needs_no_variables() {
+        assert_eq!(
+            with_light_colours("a { fill: var(--ink); x: 1; }"),
+            "a { fill: #16202e; fill: var(--ink); x: 1; }"
+        );
+        assert_eq!(with_light_colours("fill: var(--card)"), "fill: #ffffff;fill: var(--card)");
+        let rules = with_light_colours(PLOT);
+        let (plain, variable) = (rules.matches(": #").count(), rules.matches("var(").count());
+        assert!(plain == variable && variable == PLOT.matches("var(").count(), "{rules}");
     }
 
     #[test]
