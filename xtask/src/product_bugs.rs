@@ -223,7 +223,7 @@ impl Programs {
                 };
                 let mut command = Command::new("timeout");
                 command.args([TEST_S, "prlimit", TEST_CPU_S, "--"]).arg(&test.path).args([name, "--exact"]);
-                command.current_dir(&test.directory);
+                command.current_dir(&test.directory).env("NVLANE_PROGRAMS", self.directory.join("debug"));
                 let output = switched(&mut command, bug)?;
                 let text = String::from_utf8_lossy(&output.stdout);
                 match output.status.code() {

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::LazyLock;
 
@@ -11,11 +11,13 @@ use peer::fake_target::FakeTarget;
 use peer::session::{Event, Session, Then};
 use peer::stage::Setup;
 
-/// Path of the program nvlane, which cargo builds beside the test programs of all packages.
+/// Path of the program nvlane, which cargo builds beside the test programs of all packages; with `NVLANE_PROGRAMS` it is
+/// in that directory.
 pub(crate) fn program() -> &'static str {
     static PROGRAM: LazyLock<String> = LazyLock::new(|| {
         let test = std::env::current_exe().expect("a path");
-        let path = test.ancestors().nth(2).expect("a directory").join("nvlane");
+        let beside = || test.ancestors().nth(2).expect("a directory").to_owned();
+        let path = std::env::var_os("NVLANE_PROGRAMS").map_or_else(beside, PathBuf::from).join("nvlane");
         assert!(path.is_file(), "{} is missing: cargo build --workspace --bins", path.display());
         path.into_os_string().into_string().expect("text")
     });
