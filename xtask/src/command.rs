@@ -51,7 +51,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 }
 
 /// The profile of programs that compute for minutes, or that an emulated machine runs.
-const OPTIMIZED: &str = "tested";
+pub(crate) const OPTIMIZED: &str = "tested";
 
 /// Builds programs that tests run as processes, as their tests build them.
 pub(crate) fn build_programs(names: &[&str]) -> Result<()> {

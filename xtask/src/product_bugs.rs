@@ -16,7 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::command::{cargo, run as run_command, target_dir};
+use crate::command::{OPTIMIZED, cargo, run as run_command, target_dir};
 use crate::{deps, sources, syscalls};
 use bug::{Bug, Judge, SWITCH};
 
@@ -147,10 +147,14 @@ impl Programs {
     /// Builds what the judges need. Dependencies are those of the repository's own tests.
     fn build(copy: &Path, judges: &BTreeSet<&Judge>) -> Result<Self> {
         let directory = copy.join("build");
-        let build = |arguments: &[&str]| {
+        let cargo_in_copy = |arguments: &[&str]| {
             let mut command = cargo(arguments);
             command.current_dir(copy.join("sources"));
             command.env("CARGO_TARGET_DIR", &directory).env("CARGO_BUILD_BUILD_DIR", target_dir());
+            command
+        };
+        let build = |arguments: &[&str]| {
+            let mut command = cargo_in_copy(arguments);
             // Release builds have no debug assertions, so none may find a bug here.
             for setting in ["debug-assertions=false", "overflow-checks=false", "debug='none'"] {
                 command.args(["--config", &format!("profile.dev.{setting}")]);
@@ -160,16 +164,11 @@ impl Programs {
             }
             command
         };
-        let (mut packages, mut selected) = (BTreeSet::new(), BTreeSet::new());
+        let (mut simulates, mut traces, mut selected) = (false, false, BTreeSet::new());
         for judge in judges {
             match judge {
-                Judge::Simulation | Judge::KeySimulation => {
-                    packages.insert("--package=nvlane-sim");
-                }
-                Judge::DurableCalls => {
-                    deps::install_strace()?;
-                    packages.insert("--package=nvlane");
-                }
+                Judge::Simulation | Judge::KeySimulation => simulates = true,
+                Judge::DurableCalls => traces = true,
                 Judge::Test { package, program, .. } if program.is_empty() => {
                     selected.extend([format!("--package={package}"), "--lib".into()]);
                 }
@@ -178,8 +177,13 @@ impl Programs {
                 }
             }
         }
-        if !packages.is_empty() {
-            run_command(build(&["build", "--locked", "--bins"]).args(packages))?;
+        if simulates {
+            let package = ["build", "--locked", "--bins", "--package=nvlane-sim"];
+            run_command(cargo_in_copy(&package).args(["--profile", OPTIMIZED]))?;
+        }
+        if traces {
+            deps::install_strace()?;
+            run_command(&mut build(&["build", "--locked", "--bins", "--package=nvlane"]))?;
         }
         let mut tests = BTreeMap::new();
         if !selected.is_empty() {
@@ -238,7 +242,7 @@ impl Programs {
 
     fn simulate(&self, bug: Option<&str>, seeds: Range<u64>, settings: &[&str]) -> Result<Option<String>> {
         let mut command = Command::new("timeout");
-        command.arg(SIMULATION_S).arg(self.directory.join("debug/nvlane-sim"));
+        command.arg(SIMULATION_S).arg(self.directory.join(OPTIMIZED).join("nvlane-sim"));
         let (first, count) = (seeds.start.to_string(), (seeds.end - seeds.start).to_string());
         command.args(["--jobs", "1", "--from", &first, "--seeds", &count]).args(settings);
         let output = switched(&mut command, bug)?;
