@@ -12,8 +12,9 @@
 //! ```
 //!
 //! The lane on which the Flush failed may end while the association lives on, for a host that connects each queue by
-//! itself. It may not have received the answer then, and sends the Flush again: the next one fails as well. A lane that
-//! ends a minute later takes nothing back: a host without an answer for that long has given the queue up before.
+//! itself. It may not have received the answer then, and sends the Flush again: the next one fails as well, unless other
+//! lanes have reported the loss too, each by a Flush of the closed namespace. A lane that ends a minute later takes
+//! nothing back: a host without an answer for that long has given the queue up before.
 // Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
@@ -46,28 +47,22 @@ pub struct FlushEpochs {
 /// A lane of the association: its reactor, and its place there.
 pub(crate) type LanePlace = (u16, u32);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Known {
     /// The generation from which on flushes cover all that this host has written.
     covered: Generation,
-    /// The failed Flush that reported the loss to the host.
-    told: Option<Told>,
-}
-
-/// The latest failed Flush that reported lost writes to the host.
-#[derive(Clone, Copy, Debug)]
-struct Told {
-    lane: LanePlace,
-    at_ns: u64,
-    /// The generation that was covered before.
+    /// The generation that was covered before the loss was reported.
     before: Generation,
+    /// The lanes of the failed Flushes that reported it, and when each did first, ns. None once the host certainly has
+    /// the answer to one.
+    told: BTreeMap<LanePlace, u64>,
 }
 
 impl FlushEpochs {
     /// The association begins now: it has written nothing in earlier generations.
     pub(crate) fn begin(&self, namespace: NamespaceId, generation: Generation) {
         if !generation.is_first() {
-            self.lock().insert(namespace, Known { covered: generation.open(), told: None });
+            self.lock().insert(namespace, Known { covered: generation.open(), ..Known::default() });
         }
     }
 
@@ -86,13 +81,11 @@ impl FlushEpochs {
         let known = all.entry(namespace).or_default();
         let had = known.covered;
         if had < generation.open() {
-            let told = Some(Told { lane, at_ns: now_ns, before: had });
-            *known = Known { covered: generation.open(), told };
-        } else if generation.is_closed()
-            && let Some(told) = &mut known.told
-        {
+            let told = BTreeMap::from([(lane, now_ns)]);
+            *known = Known { covered: generation.open(), before: had, told };
+        } else if generation.is_closed() && !known.told.is_empty() {
             // A closed namespace refuses every Flush, and each of these failures reports the loss.
-            (told.lane, told.at_ns) = (lane, now_ns);
+            known.told.entry(lane).or_insert(now_ns);
         }
         // A closed namespace refuses the Flush itself.
         generation.is_closed() || had >= generation
@@ -101,10 +94,11 @@ impl FlushEpochs {
     /// A lane has ended: the host may not have received the answer to its failed Flush.
     pub(crate) fn on_lane_ended(&self, lane: LanePlace, now_ns: u64) {
         for known in self.lock().values_mut() {
-            if let Some(told) = known.told.take_if(|told| told.lane == lane)
-                && now_ns.saturating_sub(told.at_ns) < UNSURE_NS
-            {
-                known.covered = told.before;
+            let Some(at_ns) = known.told.remove(&lane) else { continue };
+            if now_ns.saturating_sub(at_ns) >= UNSURE_NS {
+                known.told.clear();
+            } else if known.told.is_empty() {
+                known.covered = known.before;
             }
         }
     }
@@ -212,6 +206,14 @@ mod tests {
         epochs.on_lane_ended(OTHER_LANE, NOW_NS);
         assert!(!may_flush(LANE), "its answer may be lost with the lane");
         assert!(may_flush(LANE));
+        // The lane that told last ends first.
+        std::fs::rename(&path, &elsewhere).unwrap();
+        store.reopen().unwrap_err();
+        assert!(may_flush(LANE) && may_flush(OTHER_LANE));
+        epochs.on_lane_ended(OTHER_LANE, NOW_NS);
+        std::fs::rename(&elsewhere, &path).unwrap();
+        store.reopen().unwrap();
+        assert!(may_flush(LANE), "the failure on this lane has told");
     }
 
     #[test]
