@@ -23,7 +23,7 @@ mod block;
 mod content;
 mod copies;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 pub(crate) use content::{Content, content_of, fill};
@@ -50,6 +50,8 @@ pub(crate) struct Model {
     unflushed: BTreeMap<usize, Vec<(u64, Value, u64, u32)>>,
     /// By host: its unflushed writes when the namespace was closed. One of its flushes must fail before one succeeds.
     untold: BTreeMap<usize, Untold>,
+    /// Hosts that had a flush fail while the namespace was closed, since it was.
+    told: BTreeSet<usize>,
     epoch: u32,
     /// The blocks at each power cut: answers from before that arrive after it are compared with these.
     past: Vec<(u64, Vec<Block>)>,
@@ -81,6 +83,7 @@ impl Model {
             blocks,
             unflushed: BTreeMap::new(),
             untold: BTreeMap::new(),
+            told: BTreeSet::new(),
             epoch: 0,
             past: Vec::new(),
             copies: BTreeMap::new(),
@@ -294,9 +297,16 @@ impl Model {
     /// include its writes while the storage failed: `closed_flush_ns` is when such a flush began.
     pub(crate) fn on_failed_flush(&mut self, host: usize, closed_flush_ns: Option<u64>) {
         self.untold.remove(&host);
-        if let (Some(begin_ns), Some(unflushed)) = (closed_flush_ns, self.unflushed.get_mut(&host)) {
+        let Some(begin_ns) = closed_flush_ns else { return };
+        self.told.insert(host);
+        if let Some(unflushed) = self.unflushed.get_mut(&host) {
             unflushed.retain(|(_, _, end_ns, _)| *end_ns > begin_ns);
         }
+    }
+
+    /// The namespace was reopened, or opened by another target.
+    pub(crate) fn on_reopened(&mut self) {
+        self.told.clear();
     }
 
     /// A flush of `host` has succeeded in its `association`, and no other flush of the host is under way.
@@ -319,12 +329,14 @@ impl Model {
         Ok(())
     }
 
-    /// A flush or a durable write has failed in the storage: writes that were begun before may never become durable.
+    /// A flush or a durable write has failed in the storage: writes that were begun before may never become durable. If
+    /// it was closed before, no write was answered with success since: a host that was told then knows of all.
     pub(crate) fn excuse_all(&mut self, now_ns: u64, associations: &[u32]) {
         for cluster in self.blocks.iter_mut().flat_map(|block| &mut block.clusters) {
             cluster.is_excused |= !cluster.is_durable;
         }
-        for (host, unflushed) in std::mem::take(&mut self.unflushed) {
+        let told = &self.told;
+        for (host, unflushed) in self.unflushed.extract_if(.., |host, _| !told.contains(host)) {
             let lbas = unflushed.into_iter().map(|(lba, ..)| lba).collect();
             let association = associations.get(host).copied().unwrap_or(0);
             self.untold.insert(host, Untold { closed_ns: now_ns, lbas, association });

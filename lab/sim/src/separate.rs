@@ -704,6 +704,10 @@ impl SeparateHost {
             Kind::Flush => {
                 let end = self.flush_end(&of, begin_ns);
                 if !status.is_success() {
+                    // The target takes back what it reported on a queue when it closes it, before this host hears of it.
+                    if self.has_unheard_loss(shared) {
+                        files.on_queue_lost();
+                    }
                     return files.on_flush_failed(shared, of, end);
                 }
                 if self.written_on[of.clone()].iter().any(|on| on.is_some_and(|on| on != queue)) {
@@ -712,6 +716,18 @@ impl SeparateHost {
                 files.on_flushed(shared, of, end)
             }
         }
+    }
+
+    /// Whether the target has closed a queue that this host takes for connected.
+    fn has_unheard_loss(&self, shared: &Shared) -> bool {
+        let mut ends = self
+            .association
+            .iter()
+            .flat_map(|association| &association.queues)
+            .filter_map(|queue| queue.end.as_ref());
+        ends.any(|end| {
+            end.id().is_some_and(|id| shared.network.connections[id].closed_by_target_ns.is_some())
+        })
     }
 
     /// The end of a Flush of these namespaces, with the other Flushes of them and the lost queues since it began.

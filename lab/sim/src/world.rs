@@ -305,6 +305,7 @@ impl World {
             }
             Event::Reopen => {
                 self.first.on_reopened(now_ns);
+                self.model.on_reopened();
                 self.shared.reach_event("namespace reopened");
                 self.shared.say(|| "the namespace is reopened".into());
                 self.shared.disk.forgive();
@@ -469,6 +470,7 @@ impl World {
         }
         self.shared.started_ns = self.shared.now_ns;
         self.first.on_target_start(self.shared.now_ns);
+        self.model.on_reopened();
         let settings = ControlSettings {
             limits: self.operator.limits,
             reactor_count: scenario.target.reactor_count,
