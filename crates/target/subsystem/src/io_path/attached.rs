@@ -427,7 +427,8 @@ impl Attachments {
                 attached.running += 1;
             }
             if attached.running == 0 {
-                self.slots[at.0 as usize] = None;
+                // The writes that a holder waited for may have ended in this turn, which has not reported it yet.
+                self.detach(at);
             } else {
                 attached.is_removed = true;
                 self.leaving += 1;
@@ -710,15 +711,72 @@ impl Attachments {
         if attached.running > 0 || !attached.is_removed {
             return false;
         }
-        let released = attached.blocks().map(|blocks| blocks.exclusions.unreported().collect::<Vec<_>>());
-        self.released.extend(released.into_iter().flatten());
-        self.slots[at.0 as usize] = None;
+        self.detach(at);
         self.leaving -= 1;
         self.leaving == 0
+    }
+
+    /// Releases a removed namespace in which nothing runs: holders that waited for its writes wait no more.
+    fn detach(&mut self, at: AttachedIndex) {
+        let attached = self.slots[at.0 as usize].take();
+        if let Some(Attached { backing: Backing::Blocks(blocks), .. }) = attached {
+            self.released.extend(blocks.exclusions.unreported());
+        }
     }
 
     /// Whether nothing of an older table is in use, and which version is.
     pub(crate) fn settled_version(&self) -> Option<u64> {
         (self.leaving == 0).then_some(self.table.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{MemorySettings, MemoryStore};
+
+    use super::*;
+    use crate::messages::message::Lock;
+    use crate::objects::access::HostRights;
+
+    fn table_of_one_namespace() -> NamespaceTable {
+        let settings = MemorySettings {
+            bytes: 1 << 16,
+            block_bytes: 512,
+            is_read_only: false,
+            is_shared: false,
+            huge_pages: false,
+            page_bytes: 4096,
+        };
+        let entry = NamespaceEntry {
+            nsid: Nsid::new(1),
+            id: NamespaceId(1),
+            store: Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory"))),
+            rights: HostRights::ALL,
+            traffic: Arc::new(NamespaceTraffic::new(1)),
+        };
+        NamespaceTable { version: 1, subsystems: [(SubsystemId(1), vec![entry])].into() }
+    }
+
+    #[test]
+    fn a_holder_waits_no_more_for_writes_to_a_removed_namespace() {
+        for ends_before_removal in [true, false] {
+            let mut namespaces = Attachments::default();
+            let empty = Arc::new(NamespaceTable { version: 2, ..NamespaceTable::default() });
+            namespaces.replace(Arc::new(table_of_one_namespace()), 0, Moment::default());
+            let at = namespaces.by_id(NamespaceId(1)).expect("attached");
+            namespaces.begin(at);
+            let lock = Lock { holder: (1, 7), namespace: NamespaceId(1), blocks: 0..4 };
+            namespaces.blocks_mut(at).exclusions.exclude(&lock);
+            if ends_before_removal {
+                assert!(!namespaces.end(at), "it is not removed");
+                namespaces.replace(empty, 0, Moment::default());
+            } else {
+                namespaces.replace(empty, 0, Moment::default());
+                assert_eq!(namespaces.take_released(), [], "its write is under way");
+                assert!(namespaces.end(at), "nothing else leaves");
+            }
+            assert!(!namespaces.is_there(at) && namespaces.has_exclusions());
+            assert_eq!(namespaces.take_released(), [(1, 7)], "ends before: {ends_before_removal}");
+        }
     }
 }
