@@ -401,6 +401,12 @@ impl Watch {
         }
     }
 
+    /// Whether a Connect has arrived at a target that has received this number of bytes, and is not answered.
+    pub(crate) fn has_open_connect(&self, received_bytes: u64) -> bool {
+        let connect = Opcode::Fabrics(FabricsType::CONNECT.raw());
+        self.commands.values().any(|seen| seen.opcode == connect && seen.is_whole(received_bytes))
+    }
+
     /// Whether a part of the answer to a message of authentication was sent: its status is not known.
     pub(crate) fn has_begun_verdict(&self) -> bool {
         let send = Opcode::Fabrics(FabricsType::AUTHENTICATION_SEND.raw());

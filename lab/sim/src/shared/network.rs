@@ -170,6 +170,12 @@ impl Connection {
         self.is_connected() && !self.watch.is_in_use
     }
 
+    /// Whether the target may count it among the queues that owe authentication: it does from the moment at which it
+    /// decides to accept a Connect, whose answer the reactor of the queue sends later.
+    pub(crate) fn may_count_as_owing(&self) -> bool {
+        self.may_owe_authentication() || self.watch.has_open_connect(self.received_by_target_bytes())
+    }
+
     /// Its association has ended: the target sends nothing after this time, except for bytes that it had no room for.
     pub(crate) fn silence(&mut self, from_ns: u64) {
         let has_room = !self.streams[Side::Host as usize].is_awaited;
@@ -233,11 +239,15 @@ impl Connection {
         }
     }
 
+    /// Bytes of PDUs that the target has received.
+    fn received_by_target_bytes(&self) -> u64 {
+        let clear_bytes = self.streams[Side::Target as usize].received_bytes;
+        if self.tls.is_secured() { self.tls.decrypted_bytes(Side::Target) } else { clear_bytes }
+    }
+
     /// The wait of each of its commands that the target has and has not answered.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = Waiting> {
-        let clear_bytes = self.streams[Side::Target as usize].received_bytes;
-        let is_secured = self.tls.is_secured();
-        self.watch.waiting(if is_secured { self.tls.decrypted_bytes(Side::Target) } else { clear_bytes })
+        self.watch.waiting(self.received_by_target_bytes())
     }
 }
 

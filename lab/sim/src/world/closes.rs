@@ -87,7 +87,7 @@ impl World {
         let now_ns = self.shared.now_ns;
         let owing = connections.iter().filter(|other| {
             let is_there = other.is_open_at_target() || other.closed_by_target_ns == Some(now_ns);
-            is_there && other.listener == NVME && other.may_owe_authentication()
+            is_there && other.listener == NVME && other.may_count_as_owing()
         });
         let count = owing.clone().count();
         let of_source_count = owing
