@@ -407,10 +407,10 @@ impl Watch {
         self.commands.values().any(|seen| seen.opcode == connect && seen.is_whole(received_bytes))
     }
 
-    /// Whether a part of the answer to a message of authentication was sent: its status is not known.
-    pub(crate) fn has_begun_verdict(&self) -> bool {
+    /// Whether a message of authentication is not answered, or its answer was not sent as a whole.
+    pub(crate) fn owes_verdict(&self) -> bool {
         let send = Opcode::Fabrics(FabricsType::AUTHENTICATION_SEND.raw());
-        !self.from_target.header.is_empty() && self.commands.values().any(|seen| seen.opcode == send)
+        self.commands.values().any(|seen| seen.opcode == send)
     }
 
     /// The requests of commands that are not answered.

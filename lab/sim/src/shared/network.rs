@@ -176,6 +176,12 @@ impl Connection {
         self.may_owe_authentication() || self.watch.has_open_connect(self.received_by_target_bytes())
     }
 
+    /// Whether the target may have answered a message of authentication without its host learning the status: a queue
+    /// that ends sends its answers once, and drops what the socket does not take.
+    pub(crate) fn may_withhold_verdict(&self) -> bool {
+        self.streams[Side::Host as usize].is_awaited && self.watch.owes_verdict()
+    }
+
     /// Its association has ended: the target sends nothing after this time, except for bytes that it had no room for.
     pub(crate) fn silence(&mut self, from_ns: u64) {
         let has_room = !self.streams[Side::Host as usize].is_awaited;

@@ -76,8 +76,7 @@ impl World {
         if scenario.security.authentication.is_none() || !connections[id].may_owe_authentication() {
             return false;
         }
-        let watch = connections[id].watch();
-        if watch.is_unproved || watch.has_begun_verdict() {
+        if connections[id].watch().is_unproved || connections[id].may_withhold_verdict() {
             return true;
         }
         let limits = &scenario.target.limits;
