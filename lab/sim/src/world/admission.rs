@@ -5,6 +5,7 @@ use super::World;
 use super::late::AUTHENTICATION_NS;
 use crate::coverage::Point;
 use crate::host::Host;
+use crate::scenario::TIMER_STEP_NS;
 use crate::shared::network::{Connection, NVME};
 use crate::shared::{Actor, Shared, Side};
 
@@ -162,10 +163,13 @@ impl World {
         let connections = &self.shared.network.connections;
         let is_open = |of: &usize| connections[*of].listener == NVME && connections[*of].is_open_at_target();
         let open: Vec<usize> = (0..connections.len()).filter(is_open).collect();
-        // A queue whose host has not authenticated yet belongs to no controller.
-        let (is_asked, now_ns) = (self.shared.scenario.security.authentication.is_some(), self.shared.now_ns);
+        // A queue whose host has not authenticated yet belongs to no controller. Its time begins at Connect, is checked in
+        // steps, and the reactor of the queue learns of its end by a message.
+        let is_asked = self.shared.scenario.security.authentication.is_some();
+        let owing_ns = AUTHENTICATION_NS + TIMER_STEP_NS + self.shared.scenario.order_ns_max();
+        let now_ns = self.shared.now_ns;
         let may_owe = |connection: &Connection| {
-            is_asked && connection.accepted_ns.is_some_and(|at_ns| at_ns + AUTHENTICATION_NS > now_ns)
+            is_asked && connection.may_owe_authentication() && connection.heard_ns + owing_ns > now_ns
         };
         let admin: Vec<usize> = open
             .iter()
