@@ -158,16 +158,16 @@ impl Serving {
 
     fn on_lock(&mut self, io: &mut impl Io<Message>, message: LockMessage) {
         match message {
-            LockMessage::Exclude(lock) => match self.commands.namespaces.by_id(lock.namespace) {
+            LockMessage::Exclude(lock) => match self.commands.namespaces.by_id_or_leaving(lock.namespace) {
                 Some(at) => {
                     self.commands.namespaces.blocks_mut(at).exclusions.exclude(&lock);
                     self.report_quiet(io);
                 }
-                // Not attached here, so nothing of it runs here.
+                // Not attached here any more, so nothing of it runs here.
                 None => io.post(0, Message::Lock(LockMessage::Excluded(lock.holder))),
             },
             LockMessage::Release(lock) => {
-                if let Some(at) = self.commands.namespaces.by_id(lock.namespace) {
+                if let Some(at) = self.commands.namespaces.by_id_or_leaving(lock.namespace) {
                     self.commands.namespaces.blocks_mut(at).exclusions.release(lock.holder);
                 }
             }

@@ -622,6 +622,13 @@ impl Attachments {
         self.by_id.get(&id).copied()
     }
 
+    /// As [`by_id`](Self::by_id), also a namespace that has left the table and in which something still runs.
+    pub(crate) fn by_id_or_leaving(&self, id: NamespaceId) -> Option<AttachedIndex> {
+        let is_it = |slot: &Option<Attached>| slot.as_ref().is_some_and(|attached| attached.id == id);
+        let leaving = || self.slots.iter().position(is_it);
+        self.by_id(id).or_else(|| u32::try_from(leaving()?).ok().map(AttachedIndex))
+    }
+
     /// # Panics
     /// If it was released: a running command keeps its namespace attached.
     #[inline]
@@ -765,18 +772,24 @@ mod tests {
             namespaces.replace(Arc::new(table_of_one_namespace()), 0, Moment::default());
             let at = namespaces.by_id(NamespaceId(1)).expect("attached");
             namespaces.begin(at);
-            let lock = Lock { holder: (1, 7), namespace: NamespaceId(1), blocks: 0..4 };
-            namespaces.blocks_mut(at).exclusions.exclude(&lock);
+            let lock = |number| Lock { holder: (1, number), namespace: NamespaceId(1), blocks: 0..4 };
+            namespaces.blocks_mut(at).exclusions.exclude(&lock(7));
+            let mut waiting = vec![(1, 7)];
             if ends_before_removal {
                 assert!(!namespaces.end(at), "it is not removed");
                 namespaces.replace(empty, 0, Moment::default());
             } else {
                 namespaces.replace(empty, 0, Moment::default());
                 assert_eq!(namespaces.take_released(), [], "its write is under way");
+                // One that comes only now waits for it as well.
+                assert_eq!(namespaces.by_id_or_leaving(NamespaceId(1)), Some(at));
+                namespaces.blocks_mut(at).exclusions.exclude(&lock(8));
+                waiting.push((1, 8));
                 assert!(namespaces.end(at), "nothing else leaves");
             }
             assert!(!namespaces.is_there(at) && namespaces.has_exclusions());
-            assert_eq!(namespaces.take_released(), [(1, 7)], "ends before: {ends_before_removal}");
+            assert_eq!(namespaces.by_id_or_leaving(NamespaceId(1)), None);
+            assert_eq!(namespaces.take_released(), waiting, "ends before: {ends_before_removal}");
         }
     }
 }
