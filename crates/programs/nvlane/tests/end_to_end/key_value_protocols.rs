@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use host::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
@@ -563,7 +564,7 @@ fn commands_wait_while_too_many_wait_for_values() {
         let mut longest = Duration::ZERO;
         std::thread::scope(|scope| {
             let batches: Vec<_> = (0..batch_count).map(|_| scope.spawn(add_all)).collect();
-            while !batches.iter().any(|batch| batch.is_finished()) {
+            while !batches.iter().any(ScopedJoinHandle::is_finished) {
                 let asked = Instant::now();
                 assert!(keys.exist(&recent).expect("asked"));
                 longest = longest.max(asked.elapsed());
