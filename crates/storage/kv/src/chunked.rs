@@ -26,7 +26,7 @@ pub(crate) struct Chunked {
     /// Chunks that all regions have memory for.
     pub(crate) count_max: usize,
     /// Touches chunks in advance.
-    pub(crate) touch: Option<Box<dyn FnMut(Chunk) -> bool + Send>>,
+    pub(crate) touch: Option<Box<dyn FnMut(Chunk) -> bool + Send + Sync>>,
 }
 
 impl Chunked {

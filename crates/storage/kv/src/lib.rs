@@ -1,7 +1,8 @@
 //! One partition of the key space: pairs in memory, in cache lines, and the log that makes them durable.
 //!
-//! Start reading at [`Partition`]; its [`Processor`] holds the pairs. The crate is sans-io, and a partition belongs to
-//! one reactor. It knows no protocol: the crates above decode requests into calls.
+//! Start reading at [`Partition`]; its [`Processor`] holds the pairs. The crate is sans-io. A partition belongs to one
+//! reactor, or lies in a [`PartitionSet`], where all reactors use it. It knows no protocol: the crates above decode
+//! requests into calls.
 
 #![forbid(unsafe_code)]
 // Units, regions and lengths fit in 32 bits by construction: a partition has at most 2^32 units.
@@ -52,6 +53,7 @@ mod pair;
 mod pair_writer;
 mod pairs;
 mod partition;
+mod parts;
 mod pending;
 mod pins;
 mod place;
@@ -63,6 +65,7 @@ mod reserve;
 #[cfg(test)]
 mod resize_tests;
 mod settings;
+mod shared;
 mod station;
 mod stub;
 mod table;
@@ -84,10 +87,12 @@ pub use key::{KEY_BYTES_MAX, KeyHash};
 pub use memory_limit::{MemoryLimit, Usage};
 pub use pair::{Attributes, Condition, Extension, Marks, Stored};
 pub use partition::Partition;
+pub use parts::Parts;
 pub use place::{Home, PairPlace};
-pub use processor::Processor;
+pub use processor::{Processor, Seen};
 pub use regions::REGION_BYTES;
 pub use settings::{Eviction, Settings};
+pub use shared::{ExclusiveGuard, PartitionAccess, PartitionSet, ReadLocks};
 pub use station::{Arrival, Station};
 pub use table::ListPosition;
 pub use touches::TouchCounts;

@@ -144,6 +144,20 @@ impl Partition {
         }
     }
 
+    /// Sets the time, as far as another thread has not set a later one.
+    #[inline]
+    pub fn follow(&mut self, now: Moment) {
+        if !self.processor.pairs().clock.is_ahead_of(now) {
+            self.set_now(now);
+        }
+    }
+
+    /// Whether nothing is to be done because of the time.
+    pub(crate) fn is_current(&self, now: Moment) -> bool {
+        let pairs = self.processor.pairs();
+        pairs.clock.has_come_to(now) && !pairs.heap.access.is_due(pairs.clock.now_s)
+    }
+
     #[cold]
     #[inline(never)]
     fn age_stamps(&mut self) {

@@ -52,6 +52,24 @@ use crate::table::ListPosition;
 use crate::value::Value;
 use crate::vector::{self, Comparison, Element, Function, Operand, VectorError};
 
+/// What a look-up finds that changes nothing.
+#[derive(Debug)]
+pub enum Seen<'a> {
+    /// No pair.
+    Absent,
+    /// A pair whose value is in one part, and whose flags are short.
+    Whole {
+        /// The flags.
+        flags: u32,
+        /// The value.
+        value: &'a [u8],
+        /// Whether the pair is yet to be [marked as read](Processor::touch).
+        is_touch_due: bool,
+    },
+    /// A pair that has expired, is in parts or has long flags.
+    Other,
+}
+
 /// One partition of the key space.
 pub struct Processor {
     pub(crate) writer: PairWriter,
@@ -223,6 +241,32 @@ impl Processor {
         }
         let value = self.pairs().heap.memory.bytes(item, HEADER_BYTES + key.len(), header.value_bytes.into());
         Some((header.flags.into(), value))
+    }
+
+    /// Looks a key up and changes nothing. `place` is where [`prefetch_item_of`](Self::prefetch_item_of) found the pair,
+    /// if it did and nothing has been changed since.
+    #[inline(always)]
+    #[must_use]
+    pub fn see(&self, hash: KeyHash, key: &[u8], place: Option<PairPlace>) -> Seen<'_> {
+        let Pairs { heap, .. } = self.pairs();
+        heap.memory.begin_operation();
+        let is_there = |place: &PairPlace| match place.item() {
+            Some(item) => heap.item_has_key(item, key),
+            None => Bucket(heap.memory.line(place.node())).inline(place.cell()).0 == key,
+        };
+        let Some(place) = place.filter(is_there).or_else(|| self.pairs().locate(hash, key)) else {
+            return Seen::Absent;
+        };
+        let Some(item) = place.item() else {
+            let (_, value) = Bucket(heap.memory.line(place.node())).inline(place.cell());
+            return Seen::Whole { flags: 0, value, is_touch_due: false };
+        };
+        let header = heap.header(item);
+        if header.bits & (LARGE | WIDE) != 0 || self.pairs().is_expired(&header) {
+            return Seen::Other;
+        }
+        let value = heap.memory.bytes(item, HEADER_BYTES + key.len(), header.value_bytes.into());
+        Seen::Whole { flags: header.flags.into(), value, is_touch_due: heap.is_touch_due(&header) }
     }
 
     /// Looks a key up. Expired pairs are removed and not found.
@@ -638,7 +682,7 @@ impl Processor {
     /// Has memory touched before it is needed: passes chunks made in advance to `touch`, which may drop each on any
     /// thread once it is touched, and returns whether it accepts more. Returns the rest of the memory, for the caller
     /// to have touched.
-    pub fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
+    pub fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + Sync + 'static) -> Untouched {
         self.pairs_mut().heap.touch_ahead(touch)
     }
 

@@ -65,7 +65,10 @@ impl<T: Touches> Heap<T> {
     /// Has memory touched before it is needed: passes chunks made in advance to `touch`, which may drop each on any
     /// thread once it is touched, and returns whether it accepts more. Returns the rest of the memory, for the caller
     /// to have touched.
-    pub(crate) fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
+    pub(crate) fn touch_ahead(
+        &mut self,
+        touch: impl FnMut(Chunk) -> bool + Send + Sync + 'static,
+    ) -> Untouched {
         self.chunked.touch = Some(Box::new(touch));
         self.memory.untouched()
     }
