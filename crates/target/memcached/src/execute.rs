@@ -8,6 +8,7 @@ use memory::{CHUNK_BYTES, Chunk};
 use crate::binary_response as response;
 use crate::command::{Command, Mode, Verb};
 use crate::counters::CommandCounters;
+use crate::in_place::BatchAnswers;
 use crate::incoming::LargeStore;
 use crate::number::{self, Digits, LastDigits};
 use crate::output::LongValue;
@@ -45,6 +46,8 @@ pub struct Service {
     pub(crate) watch: WatchLog,
     /// Number of the connection whose command is executed; kept only while events are watched.
     pub(crate) client: u32,
+    /// For batches of commands on several partitions.
+    pub(crate) batch_answers: BatchAnswers,
 }
 
 impl Service {
@@ -61,6 +64,7 @@ impl Service {
             copied_bytes_max: COPIED_BYTES_MAX,
             watch: WatchLog::default(),
             client: 0,
+            batch_answers: BatchAnswers::default(),
         }
     }
 
@@ -309,7 +313,7 @@ impl Executor<'_> {
     }
 
     #[inline(never)]
-    fn get_slow(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn get_slow(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
         self.get(hash, key, false, out);
     }
 
@@ -656,7 +660,7 @@ impl Executor<'_> {
 }
 
 #[inline(always)]
-fn push_value_line(out: &mut Vec<u8>, key: &[u8], flags: u32, length: usize, cas: Option<u64>) {
+pub(crate) fn push_value_line(out: &mut Vec<u8>, key: &[u8], flags: u32, length: usize, cas: Option<u64>) {
     // For longer values, reserve only for the part that is copied.
     out.reserve(key.len() + length.min(REGION_BYTES) + 64);
     out.extend_from_slice(b"VALUE ");

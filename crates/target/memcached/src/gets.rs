@@ -21,7 +21,7 @@ pub(super) const ITEMS_AHEAD: usize = 12;
 pub(super) struct Get<'a> {
     pub(super) key: &'a [u8],
     pub(super) hash: KeyHash,
-    home: Home,
+    pub(super) home: Home,
     /// The place of its pair when it was prefetched.
     pub(super) place: Option<PairPlace>,
     /// Position of the input after the key.
@@ -30,10 +30,10 @@ pub(super) struct Get<'a> {
     pub(super) left_bytes: usize,
 }
 
-/// Takes up to a batch of `get` keys off the input, and prefetches their buckets.
+/// Takes up to a batch of `get` keys off the input, and has `prefetch` prefetch their buckets.
 #[inline(always)]
 pub(super) fn take_gets<'a>(
-    processor: &Processor,
+    mut prefetch: impl FnMut(&[u8]) -> (KeyHash, Home),
     mut behind: GetPosition,
     input: &mut &'a [u8],
     gets: &mut Vec<Get<'a>>,
@@ -47,10 +47,16 @@ pub(super) fn take_gets<'a>(
             gets.reserve((whole_bytes / 16 + 1).min(BATCH));
         }
         behind = behind_it;
-        let hash = processor.hash(key);
-        let home = processor.prefetch_home(hash);
+        let (hash, home) = prefetch(key);
         gets.push(Get { key, hash, home, place: None, behind, left_bytes: input.len() });
     }
+}
+
+/// The hash of a key, and its bucket, which is prefetched.
+#[inline(always)]
+pub(super) fn prefetch_bucket(processor: &Processor, key: &[u8]) -> (KeyHash, Home) {
+    let hash = processor.hash(key);
+    (hash, processor.prefetch_home(hash))
 }
 
 /// Finds the places of keys whose buckets have been prefetched, and prefetches their items.

@@ -10,12 +10,19 @@ use crate::command::Command;
 use crate::connection_stats::ListenerAddress;
 use crate::counters::ListenerStats;
 use crate::execute::Executor;
+use crate::in_place::InPlace;
 use crate::incoming::LargeStore;
 
 /// A session's interface to the partitions.
 pub trait Router {
     /// The executor of the local partition.
     fn executor(&mut self) -> Executor<'_>;
+    /// All partitions, if the session's thread may use them where they lie. The executor of the local one is not used
+    /// meanwhile.
+    #[inline]
+    fn in_place(&mut self) -> Option<InPlace<'_>> {
+        None
+    }
     /// Its number, and the number of partitions.
     fn position(&self) -> (usize, usize);
     /// The number of the session, which accompanies the lines of a watcher.

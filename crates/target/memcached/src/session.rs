@@ -11,6 +11,7 @@
 
 mod arriving_value;
 mod batch;
+mod in_place;
 mod watching;
 
 use std::collections::VecDeque;

@@ -69,6 +69,11 @@ impl Session {
             self.sink().bytes_mut().extend_from_slice(bad_chunk(store.verb()));
             return None;
         }
+        if let Some(mut in_place) = router.in_place().filter(|_| self.queue.is_empty()) {
+            let out = self.output.bytes_mut();
+            in_place.on(partition, |mut executor| executor.execute_large(store, out));
+            return None;
+        }
         if partition == own && !router.executor().partition.processor.has_log() {
             let mut executor = router.executor();
             let sink = self.sink();
@@ -98,6 +103,10 @@ impl Session {
         let hash = store.hash;
         store.with_command(|command, _| {
             let command = Command { verb, value: &[], ..*command };
+            if let Some(mut in_place) = router.in_place().filter(|_| self.queue.is_empty()) {
+                let out = self.output.bytes_mut();
+                return in_place.on(partition, |mut executor| executor.execute(hash, &command, out));
+            }
             if partition == router.position().0 && self.is_immediate(router, hash, &command) {
                 return router.executor().execute(hash, &command, self.sink().bytes_mut());
             }

@@ -4,22 +4,26 @@ use super::{Progress, Session};
 use crate::binary_response as response;
 use crate::command::Command;
 use crate::execute::{Addition, Executor};
-use crate::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_items, take_gets};
+use crate::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_bucket, prefetch_items, take_gets};
 use crate::incoming::Incoming;
 use crate::protocol::decode::{Decoder, GetPosition};
 use crate::protocol::decoded::Decoded;
 use crate::router::Router;
-use kv::{Home, KEY_BYTES_MAX, KeyHash, Processor};
+use kv::{Home, KEY_BYTES_MAX, KeyHash};
+
+/// Commands that are executed together where partitions are used in place: a lock is taken for each part of them. Each may
+/// leave 4 KiB in the output beyond its limit.
+const BATCH_IN_PLACE: usize = 128;
 
 /// An entry of a batch: a command, or an answer that needs none.
 #[derive(Clone, Copy)]
-struct Entry<'a> {
-    command: Command<'a>,
+pub(super) struct Entry<'a> {
+    pub(super) command: Command<'a>,
     /// Hash of the command's key; `None` if there is nothing to execute.
-    hash: Option<KeyHash>,
+    pub(super) hash: Option<KeyHash>,
     home: Home,
     /// The answer, if there is nothing to execute.
-    answer: &'static [u8],
+    pub(super) answer: &'static [u8],
 }
 
 impl Entry<'_> {
@@ -42,7 +46,7 @@ impl Session {
         }
         let Some(mut behind) = self.decoder.get_position() else { return false };
         let whole = *input;
-        take_gets(processor, behind, input, gets);
+        take_gets(|key| prefetch_bucket(processor, key), behind, input, gets);
         if gets.is_empty() {
             return false;
         }
@@ -110,17 +114,35 @@ impl Session {
             if input.is_empty() {
                 return Progress::Open;
             }
-            if self.run_gets(router, input, &mut gets) {
-                continue;
+            let before;
+            let (length, other);
+            let done;
+            if let Some(mut in_place) = router.in_place() {
+                // What was sent to partitions comes before all commands behind it.
+                if !self.queue.is_empty() {
+                    return Progress::Stalled;
+                }
+                if self.run_gets_in_place(&mut in_place, input, &mut gets) {
+                    continue;
+                }
+                before = (self.decoder, *input);
+                let hash = |key: &[u8]| (in_place.access.hash(key), Home::NONE);
+                (length, other) = decode_batch(&mut self.decoder, hash, BATCH_IN_PLACE, input, &mut batch);
+                done = self.run_batch_in_place(&mut in_place, &batch[..length]);
+            } else {
+                if self.run_gets(router, input, &mut gets) {
+                    continue;
+                }
+                if batch.is_empty() {
+                    batch.reserve(count_max);
+                }
+                before = (self.decoder, *input);
+                let processor = &router.executor().partition.processor;
+                let hash = |key: &[u8]| prefetch_bucket(processor, key);
+                (length, other) = decode_batch(&mut self.decoder, hash, BATCH, input, &mut batch);
+                done = self.run_batch(router, &batch[..length]);
             }
-            if batch.is_empty() {
-                batch.reserve(count_max);
-            }
-            let before = (self.decoder, *input);
-            let processor = &router.executor().partition.processor;
-            let (length, other) = decode_batch(&mut self.decoder, processor, input, &mut batch);
-            let (entries, behind) = batch.split_at(length);
-            if let Some(done) = self.run_batch(router, entries) {
+            if let Some(done) = done {
                 // Commands decoded after these will be decoded again.
                 (self.decoder, *input) = before;
                 for _ in 0..done {
@@ -129,7 +151,7 @@ impl Session {
                 return Progress::Stalled;
             }
             if let Some(decoded) = other
-                && let Some(progress) = self.on_end_of_batch(router, input, &decoded, &behind[0].command)
+                && let Some(progress) = self.on_end_of_batch(router, input, &decoded, &batch[length].command)
             {
                 return progress;
             }
@@ -188,12 +210,7 @@ impl Session {
         }
         let mut executor = router.executor();
         let sink = self.sink();
-        let mut done = 1;
-        if Addition::of(command).is_some() && !executor.service.watch.is_watched() {
-            done = add_all(executor.reborrow(), hash, entries, sink.bytes_mut());
-        } else {
-            executor.execute(hash, command, sink.bytes_mut());
-        }
+        let done = execute_first(&mut executor, hash, entries, sink.bytes_mut());
         if !executor.service.long_values.is_empty() {
             sink.insert(executor.take_long_values());
         }
@@ -239,6 +256,22 @@ impl Session {
     }
 }
 
+/// Executes the first of these commands, with those behind it that can be executed as one. Returns their number.
+#[inline]
+pub(super) fn execute_first(
+    executor: &mut Executor<'_>,
+    hash: KeyHash,
+    entries: &[Entry<'_>],
+    out: &mut Vec<u8>,
+) -> usize {
+    let command = &entries[0].command;
+    if Addition::of(command).is_some() && !executor.service.watch.is_watched() {
+        return add_all(executor.reborrow(), hash, entries, out);
+    }
+    executor.execute(hash, command, out);
+    1
+}
+
 /// Executes an addition, the first of `entries`, together with those directly after it that add to the same counter.
 /// Returns their number.
 #[inline(never)]
@@ -249,36 +282,37 @@ fn add_all(mut executor: Executor<'_>, hash: KeyHash, entries: &[Entry<'_>], out
     executor.add_all(hash, key, same.map_while(|entry| Addition::of(&entry.command)), out)
 }
 
-/// Decodes commands into `batch`, and prefetches the buckets of their keys. Returns their number, and what was decoded
-/// behind them, if that is something else.
+/// Decodes up to `count_max` commands into `batch`. `hash` hashes their keys, and prefetches the buckets. Returns their
+/// number, and what was decoded behind them, if that is something else.
 #[inline]
 fn decode_batch<'a>(
     decoder: &mut Decoder,
-    processor: &Processor,
+    mut hash: impl FnMut(&[u8]) -> (KeyHash, Home),
+    count_max: usize,
     input: &mut &'a [u8],
     batch: &mut Vec<Entry<'a>>,
 ) -> (usize, Option<Decoded<'a>>) {
     let mut length = 0;
-    while length < BATCH {
+    while length < count_max {
         if length == batch.len() {
             batch.push(Entry::NONE);
         }
         let entry = &mut batch[length];
         if decoder.next_key(input, &mut entry.command) {
-            let hash = processor.hash(entry.command.key);
-            (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
+            let (hash, home) = hash(entry.command.key);
+            (entry.hash, entry.home) = (Some(hash), home);
             length += 1;
             continue;
         }
         match decoder.next(input, &mut entry.command) {
             Decoded::Command => {
                 let command = &entry.command;
-                let hash = if command.is_base64 {
-                    processor.hash(command.stored_key(&mut [0; KEY_BYTES_MAX]))
+                let (hash, home) = if command.is_base64 {
+                    hash(command.stored_key(&mut [0; KEY_BYTES_MAX]))
                 } else {
-                    processor.hash(command.key)
+                    hash(command.key)
                 };
-                (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
+                (entry.hash, entry.home) = (Some(hash), home);
             }
             Decoded::Answer(answer) => (entry.hash, entry.answer) = (None, answer),
             decoded => return (length, Some(decoded)),

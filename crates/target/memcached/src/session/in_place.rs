@@ -1,0 +1,249 @@
+//! Batches of a session on all partitions, which its thread uses where they lie.
+//!
+//! ```text
+//! gets      read in order, under shared locks of all their partitions ─▶ output ─▶ mark what was read
+//! others    sorted by partition ─▶ each part under a lock of its own ─▶ answers, put in order ─▶ output
+//! ```
+//!
+//! A batch is executed before the next one is decoded, so the commands of a session on one key keep their order.
+
+use super::batch::{Entry, execute_first};
+use super::{OUTPUT_BYTES_MAX, Session};
+use crate::execute::{Executor, push_value_line};
+use crate::gets::{Get, ITEMS_AHEAD, take_gets};
+use crate::in_place::{BatchAnswers, InPlace};
+use crate::output::LongValue;
+use crate::protocol::decode::{GetPosition, next_get};
+use crate::settings::COPIED_BYTES_MAX;
+use kv::{KeyHash, Parts, Seen};
+
+/// Batches of `get` keys under one lock of each partition: changes wait meanwhile.
+const ROUND_COUNT: usize = 4;
+
+impl Session {
+    /// Takes `get` keys off the input and answers them, until the output is full or other threads are to have the
+    /// partitions. Returns whether there was one.
+    #[inline]
+    pub(super) fn run_gets_in_place<'a>(
+        &mut self,
+        in_place: &mut InPlace<'_>,
+        input: &mut &'a [u8],
+        gets: &mut Vec<Get<'a>>,
+    ) -> bool {
+        let InPlace { access, service, now } = in_place;
+        if service.watch.is_watched() {
+            return false;
+        }
+        let Some(mut behind) = self.decoder.get_position() else { return false };
+        if next_get(&mut { *input }, behind).is_none() {
+            return false;
+        }
+        let mut locks = access.read_locks(*now);
+        let mut read: Vec<(KeyHash, &'a [u8])> = Vec::new();
+        for _ in 0..ROUND_COUNT {
+            let whole = *input;
+            // As long as no partition is released, places found ahead stay valid.
+            let taken = locks.release_count();
+            let prefetch = |key: &[u8]| {
+                let hash = access.hash(key);
+                (hash, locks.get(access.partition_of(hash)).0.processor.prefetch_home(hash))
+            };
+            take_gets(prefetch, behind, input, gets);
+            if gets.is_empty() {
+                break;
+            }
+            let mut fetched = 0;
+            for at in 0..gets.len() {
+                let until = gets.len().min(at + ITEMS_AHEAD);
+                for ahead in &mut gets[fetched..until] {
+                    let (partition, release_count) = locks.get(access.partition_of(ahead.hash));
+                    if release_count == taken {
+                        ahead.place = partition.processor.prefetch_item_of(ahead.hash, ahead.home);
+                    }
+                }
+                fetched = until;
+                let Get { key, hash, place, .. } = gets[at];
+                let number = access.partition_of(hash);
+                let (partition, release_count) = locks.get(number);
+                let place = place.filter(|_| release_count == taken);
+                let out = self.output.bytes_mut();
+                match partition.processor.see(hash, key, place) {
+                    Seen::Whole { flags, value, is_touch_due } if value.len() <= COPIED_BYTES_MAX => {
+                        service.counters.get_count += 1;
+                        service.counters.get_hit_count += 1;
+                        push_value_line(out, key, flags, value.len(), None);
+                        out.extend_from_slice(value);
+                        out.extend_from_slice(b"\r\n");
+                        if is_touch_due {
+                            read.push((hash, key));
+                        }
+                    }
+                    Seen::Absent => {
+                        service.counters.get_count += 1;
+                        service.counters.get_miss_count += 1;
+                    }
+                    Seen::Whole { .. } | Seen::Other => {
+                        locks.release();
+                        let mut guard = access.exclusive_at(number, *now);
+                        let mut executor = service.on(&mut guard);
+                        executor.reborrow().get_slow(hash, key, out);
+                        if !executor.service.long_values.is_empty() {
+                            self.output.insert(executor.take_long_values());
+                        }
+                    }
+                }
+                behind = gets[at].behind;
+                if behind == GetPosition::Line {
+                    self.output.bytes_mut().extend_from_slice(b"END\r\n");
+                }
+                if self.is_full() {
+                    *input = &whole[whole.len() - gets[at].left_bytes..];
+                    break;
+                }
+            }
+            self.decoder.set_get_position(behind);
+            if self.is_full() {
+                break;
+            }
+        }
+        drop(locks);
+        if !read.is_empty() {
+            mark_read(in_place, &read);
+        }
+        true
+    }
+
+    /// Executes the commands of a batch, each part in its partition. If all are on one partition, stops when the output
+    /// is full, and returns the number of those that are done.
+    #[inline]
+    pub(super) fn run_batch_in_place(
+        &mut self,
+        in_place: &mut InPlace<'_>,
+        entries: &[Entry<'_>],
+    ) -> Option<usize> {
+        let InPlace { access, service, now } = in_place;
+        let mut answers = std::mem::take(&mut service.batch_answers);
+        answers.begin(entries.len());
+        let BatchAnswers { parts, bytes, ranges, long } = &mut answers;
+        let (_, count) = access.position();
+        parts.sort(count, entries.iter().map(|entry| Some(access.partition_of(entry.hash?))));
+        let done = match parts.only() {
+            Some(number) => {
+                let mut guard = access.exclusive_at(number, *now);
+                self.run_on_one(service.on(&mut guard), entries)
+            }
+            None => {
+                let waiting = self.output.len();
+                access.for_each_part(parts, *now, |partition, numbers| {
+                    let mut executor = service.on(partition);
+                    run_part(&mut executor, entries, numbers, waiting, (bytes, ranges, long));
+                });
+                self.put_in_order(entries, &mut answers);
+                None
+            }
+        };
+        service.batch_answers = answers;
+        done
+    }
+
+    /// Executes the commands of a batch whose keys are all on one partition, until the output is full: then returns the
+    /// number of those that are done.
+    fn run_on_one(&mut self, mut executor: Executor<'_>, entries: &[Entry<'_>]) -> Option<usize> {
+        if entries.len() > 1 {
+            hashes(entries).for_each(|hash| executor.partition.processor.prefetch(hash));
+        }
+        let (mut at, mut fetched) = (0, 1);
+        while let Some(entry) = entries.get(at) {
+            let until = entries.len().min(at + ITEMS_AHEAD);
+            if fetched < until {
+                hashes(&entries[fetched..until])
+                    .for_each(|hash| executor.partition.processor.prefetch_item(hash));
+                fetched = until;
+            }
+            match entry.hash {
+                None => {
+                    self.output.bytes_mut().extend_from_slice(entry.answer);
+                    at += 1;
+                }
+                Some(hash) => {
+                    at += execute_first(&mut executor, hash, &entries[at..], self.output.bytes_mut());
+                    if !executor.service.long_values.is_empty() {
+                        self.output.insert(executor.take_long_values());
+                    }
+                }
+            }
+            if self.is_full() {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Appends the answers to a batch in the order of its commands.
+    fn put_in_order(&mut self, entries: &[Entry<'_>], answers: &mut BatchAnswers) {
+        let BatchAnswers { bytes, ranges, long, .. } = answers;
+        long.sort_by_key(|(number, ..)| *number);
+        let mut long = long.drain(..).peekable();
+        for (number, (entry, &(start, end))) in entries.iter().zip(ranges.iter()).enumerate() {
+            let out = self.output.bytes_mut();
+            if entry.hash.is_none() {
+                out.extend_from_slice(entry.answer);
+                continue;
+            }
+            let before = out.len();
+            out.extend_from_slice(&bytes[start..end]);
+            while let Some((_, at, value)) = long.next_if(|(of, ..)| *of == number) {
+                self.output.insert(std::iter::once((before + at, value)));
+            }
+        }
+    }
+}
+
+/// The hashes of the keys of commands.
+fn hashes<'e>(entries: &'e [Entry<'_>]) -> impl Iterator<Item = KeyHash> + 'e {
+    entries.iter().filter_map(|entry| entry.hash)
+}
+
+/// Marks pairs as read, which delays their eviction. They were found under shared locks.
+#[inline(never)]
+fn mark_read(InPlace { access, now, .. }: &mut InPlace<'_>, read: &[(KeyHash, &[u8])]) {
+    let mut parts = Parts::default();
+    parts.sort(access.position().1, read.iter().map(|(hash, _)| Some(access.partition_of(*hash))));
+    access.for_each_part(&mut parts, *now, |partition, numbers| {
+        for &number in numbers {
+            let (hash, key) = read[number as usize];
+            if let Some(place) = partition.processor.find(hash, key) {
+                partition.processor.touch(place);
+            }
+        }
+    });
+}
+
+/// Executes the commands of a batch that are on one partition, in order. `waiting` bytes of output are before them.
+fn run_part(
+    executor: &mut Executor<'_>,
+    entries: &[Entry<'_>],
+    numbers: &[u32],
+    waiting: usize,
+    (bytes, ranges, long): (&mut Vec<u8>, &mut [(usize, usize)], &mut Vec<(usize, usize, LongValue)>),
+) {
+    let hash_of = |number: u32| entries[number as usize].hash.expect("on a partition");
+    numbers.iter().for_each(|&number| executor.partition.processor.prefetch(hash_of(number)));
+    let (mut at, mut fetched) = (0, 0);
+    while let Some(&number) = numbers.get(at) {
+        let until = numbers.len().min(at + ITEMS_AHEAD);
+        while fetched < until {
+            executor.partition.processor.prefetch_item(hash_of(numbers[fetched]));
+            fetched += 1;
+        }
+        let (hash, number, start) = (hash_of(number), number as usize, bytes.len());
+        if waiting + start > OUTPUT_BYTES_MAX {
+            executor.execute_sparing(hash, &entries[number].command, bytes);
+            at += 1;
+        } else {
+            at += execute_first(executor, hash, &entries[number..], bytes);
+        }
+        long.extend(executor.take_long_values().map(|(at, value)| (number, at - start, value)));
+        ranges[number] = (start, bytes.len());
+    }
+}
