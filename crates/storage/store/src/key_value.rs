@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use kv::{MemoryLimit, Partition, Settings, Usage};
+use kv::{MemoryLimit, Partition, PartitionAccess, Settings, Usage};
 use linux::Moment;
 
 pub use crate::key_value::examine::{ExaminedFile, PartitionReport};
@@ -59,8 +59,10 @@ enum Kind {
 /// One reactor's partition of a key-value namespace.
 #[expect(clippy::large_enum_variant, reason = "one for each reactor and namespace, moved once")]
 pub enum KeyValueBackend {
-    /// In RAM: every operation completes at once.
+    /// In RAM, the only partition: every operation completes at once.
     Memory(Partition),
+    /// In RAM, one of several: all reactors use it where it lies.
+    Shared(Arc<PartitionAccess>),
     /// With a log: operations may wait for values, and answers for the log.
     Logged(Logged),
 }
@@ -129,7 +131,7 @@ impl KeyValueStore {
     /// The reason why this thread cannot use the partition: no memory, or a file that is not divided yet.
     pub fn attach(&self, reactor: usize, now: Moment) -> io::Result<KeyValueBackend> {
         match &self.0 {
-            Kind::Memory(memory) => memory.attach(now).map(KeyValueBackend::Memory),
+            Kind::Memory(memory) => memory.attach(reactor, now),
             Kind::File(file) => file.attach(reactor, now).map(KeyValueBackend::Logged),
         }
     }

@@ -18,6 +18,7 @@ pub(crate) mod log_waiters;
 pub(crate) mod maybe_tls_socket;
 pub(crate) mod nvm_io;
 pub(crate) mod nvm_status;
+pub(crate) mod own_partition;
 pub(crate) mod reserve;
 pub(crate) mod running;
 pub(crate) mod stopwatch;

@@ -1,13 +1,13 @@
 //! A key-value namespace in RAM.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use kv::{Eviction, MemoryLimit, Partition, Processor, Settings};
+use kv::{Eviction, MemoryLimit, Partition, PartitionAccess, PartitionSet, Processor, Settings};
 use linux::Moment;
 
 use super::random::Random;
-use super::{KeyValueShape, check_memory, prefault};
+use super::{KeyValueBackend, KeyValueShape, check_memory, prefault};
 use crate::open_error::OpenError;
 
 /// Settings of a key-value namespace in RAM.
@@ -31,11 +31,18 @@ pub(super) struct KeyValueMemory {
     /// Hash seed, the same for all partitions; secret, so that peers cannot construct collisions.
     seed: u64,
     limit: Arc<MemoryLimit>,
+    /// The partitions of all reactors, as long as one is attached.
+    partitions: Mutex<Weak<PartitionSet>>,
 }
 
 impl KeyValueMemory {
     pub(super) fn new(settings: KeyValueSettings, random: &Random) -> Self {
-        Self { settings, seed: random.hash_seed(), limit: Arc::new(MemoryLimit::new(settings.bytes)) }
+        Self {
+            settings,
+            seed: random.hash_seed(),
+            limit: Arc::new(MemoryLimit::new(settings.bytes)),
+            partitions: Mutex::default(),
+        }
     }
 
     pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
@@ -44,7 +51,24 @@ impl KeyValueMemory {
         Ok(())
     }
 
-    pub(super) fn attach(&self, now: Moment) -> io::Result<Partition> {
+    /// Makes the partition of a reactor. One of several is put where all reactors find it; each makes its own, so that
+    /// its memory is close to the reactor.
+    pub(super) fn attach(&self, reactor: usize, now: Moment) -> io::Result<KeyValueBackend> {
+        let partition = self.partition(now)?;
+        let count = self.limit.partition_count();
+        if count == 1 {
+            return Ok(KeyValueBackend::Memory(partition));
+        }
+        let mut partitions = self.partitions.lock().unwrap_or_else(PoisonError::into_inner);
+        // A reactor that attaches again begins anew.
+        let set = partitions.upgrade().filter(|set| !set.has(reactor));
+        let set = set.unwrap_or_else(|| Arc::new(PartitionSet::new(count, self.seed)));
+        *partitions = Arc::downgrade(&set);
+        set.put(reactor, partition);
+        Ok(KeyValueBackend::Shared(Arc::new(PartitionAccess::new(set, reactor))))
+    }
+
+    fn partition(&self, now: Moment) -> io::Result<Partition> {
         let mut processor = Processor::new(Settings {
             memory_bytes: self.limit.share(),
             eviction: if self.settings.evicts { Eviction::Clock } else { Eviction::None },
@@ -78,19 +102,58 @@ mod tests {
 
     use super::*;
 
+    fn settings(evicts: bool) -> KeyValueSettings {
+        KeyValueSettings {
+            bytes: 1 << 20,
+            evicts,
+            item_bytes: 1 << 20,
+            allows_flush: false,
+            prefaults: false,
+        }
+    }
+
+    fn shared(backend: io::Result<KeyValueBackend>) -> Arc<PartitionAccess> {
+        match backend.unwrap() {
+            KeyValueBackend::Shared(access) => access,
+            _ => panic!("several partitions are shared"),
+        }
+    }
+
+    #[test]
+    fn reactors_share_their_partitions_and_one_that_attaches_again_begins_anew() {
+        let memory =
+            KeyValueMemory::new(KeyValueSettings { bytes: 4 << 20, ..settings(true) }, &Random::System);
+        memory.set_reactor_count(2).unwrap();
+        let attach = |reactor| shared(memory.attach(reactor, Moment::default()));
+        let first = attach(0);
+        assert!(!first.is_complete());
+        let second = attach(1);
+        assert!(first.is_complete() && second.is_complete());
+        let pair_count = |access: &PartitionAccess| access.exclusive(0).processor.counters().pair_count;
+        let hash = first.hash(b"key");
+        let number = first.partition_of(hash);
+        let store = |access: &PartitionAccess| {
+            let processor = &mut access.exclusive(0).processor;
+            processor.store(hash, b"key", b"value", Attributes::default(), Condition::Always)
+        };
+        assert_eq!(number, second.partition_of(second.hash(b"key")));
+        assert_eq!(store(&second), Stored::Done);
+        assert_eq!(pair_count(&first), 1);
+        let again = attach(0);
+        assert!(!again.is_complete());
+        assert_eq!((pair_count(&again), pair_count(&second)), (0, 1));
+        let second_again = attach(1);
+        assert!(again.is_complete());
+        assert_eq!(store(&second_again), Stored::Done);
+        assert_eq!(pair_count(&again), 1);
+    }
+
     #[test]
     fn a_full_memory_evicts_only_where_it_may() {
         for evicts in [true, false] {
-            let settings = KeyValueSettings {
-                bytes: 1 << 20,
-                evicts,
-                item_bytes: 1 << 20,
-                allows_flush: false,
-                prefaults: false,
-            };
-            let memory = KeyValueMemory::new(settings, &Random::System);
+            let memory = KeyValueMemory::new(settings(evicts), &Random::System);
             memory.set_reactor_count(1).unwrap();
-            let mut partition = memory.attach(Moment::default()).unwrap();
+            let mut partition = memory.partition(Moment::default()).unwrap();
             let processor = &mut partition.processor;
             let mut store = |number: u32| {
                 let key = number.to_le_bytes();

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 
 use kv::log::Failure;
-use kv::{Partition, ResizeStep};
+use kv::{KeyHash, PartitionAccess, ResizeStep};
 use linux::Moment;
-use memcached::{Executor, ListenerSettings, Service, Watchers};
+use memcached::{ListenerSettings, Service, Watchers};
 use reactor::Completion;
 use store::{
-    Backend, Generation, Geometry, KeyValueBackend, KeyValueShape, KeyValueStore, Logged, OWN_TICKET, Store,
-    StoreIo, Ticket,
+    Backend, Generation, Geometry, KeyValueBackend, KeyValueShape, KeyValueStore, OWN_TICKET, Store, StoreIo,
+    Ticket,
 };
 use wire::id::Nsid;
 use wire::nqn::HostName;
@@ -19,6 +19,7 @@ use wire::status::Status;
 
 use crate::io_path::exclusion::Exclusions;
 use crate::io_path::log_waiters::{LogWaiters, LoggedKeys, Refusal};
+use crate::io_path::own_partition::{KeysIn, OwnKeys, OwnPartition, SessionKeys};
 use crate::objects::access::Right;
 use crate::objects::key_rights::{KeyRights, KeyScope};
 use crate::objects::namespace_table::{NamespaceEntry, NamespaceTable};
@@ -65,14 +66,6 @@ pub(crate) struct Keys {
     failure: Option<Failure>,
     /// memcached on the partition.
     memcached: Service,
-}
-
-/// Where the partition is.
-#[expect(clippy::large_enum_variant, reason = "it lies in a box with the rest of the keys")]
-enum KeysIn {
-    Memory(Partition),
-    /// In RAM and in a log, with the commands and answers that wait for it.
-    Log(Logged, Box<LogWaiters>),
 }
 
 impl Attached {
@@ -141,16 +134,6 @@ impl Blocks {
     }
 }
 
-impl KeysIn {
-    /// The partition, whether its log was read or not.
-    fn unread(&mut self) -> &mut Partition {
-        match self {
-            Self::Memory(partition) => partition,
-            Self::Log(logged, _) => logged.partition(),
-        }
-    }
-}
-
 impl Keys {
     fn attach(
         store: &KeyValueStore,
@@ -162,6 +145,7 @@ impl Keys {
         let settings = ListenerSettings { value_bytes_max: item_bytes as usize, allows_flush };
         let partition = match store.attach(reactor, now)? {
             KeyValueBackend::Memory(partition) => KeysIn::Memory(partition),
+            KeyValueBackend::Shared(access) => KeysIn::Shared(access),
             KeyValueBackend::Logged(logged) => KeysIn::Log(logged, Box::default()),
         };
         let memcached = Service::new(settings).watched_by(Arc::clone(watchers));
@@ -177,7 +161,7 @@ impl Keys {
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.failure.or_else(|| match &self.partition {
             KeysIn::Log(logged, _) => logged.failure(),
-            KeysIn::Memory(_) => None,
+            KeysIn::Memory(_) | KeysIn::Shared(_) => None,
         })
     }
 
@@ -185,7 +169,7 @@ impl Keys {
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.failure().map(Refusal::from).or_else(|| match &self.partition {
             KeysIn::Log(logged, _) => logged.is_slow().then_some(Refusal::NOT_READY),
-            KeysIn::Memory(_) => None,
+            KeysIn::Memory(_) | KeysIn::Shared(_) => None,
         })
     }
 
@@ -195,15 +179,14 @@ impl Keys {
     }
 
     /// The partition, once its log has been read.
-    pub(crate) fn partition(&mut self) -> Option<&mut Partition> {
-        match &mut self.partition {
-            KeysIn::Memory(partition) => Some(partition),
-            KeysIn::Log(logged, _) => logged.ready_partition(),
-        }
+    #[inline]
+    pub(crate) fn partition(&mut self) -> Option<OwnPartition<'_>> {
+        self.partition.read()
     }
 
     /// The partition, whether its log was read or not.
-    pub(crate) fn partition_unread(&mut self) -> &mut Partition {
+    #[inline]
+    pub(crate) fn partition_unread(&mut self) -> OwnPartition<'_> {
         self.partition.unread()
     }
 
@@ -211,10 +194,36 @@ impl Keys {
     ///
     /// # Errors
     /// If the log has failed, or is read for long.
-    pub(crate) fn serving_partition(&mut self) -> Result<&mut Partition, Status> {
+    #[inline]
+    pub(crate) fn serving_partition(&mut self) -> Result<OwnPartition<'_>, Status> {
         match self.refusal() {
             Some(refusal) => Err(refusal.status),
             None => Ok(self.partition_unread()),
+        }
+    }
+
+    /// The partitions of all reactors, if this one may use them where they lie.
+    #[inline]
+    pub(crate) fn shared(&self) -> Option<&Arc<PartitionAccess>> {
+        match &self.partition {
+            KeysIn::Shared(access) => Some(access).filter(|access| access.is_complete()),
+            KeysIn::Memory(_) | KeysIn::Log(..) => None,
+        }
+    }
+
+    /// Whether the partition is the only one, in RAM.
+    #[inline]
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self.partition, KeysIn::Memory(_))
+    }
+
+    /// The hash of a key.
+    #[inline]
+    pub(crate) fn hash(&mut self, key: &[u8]) -> KeyHash {
+        match &mut self.partition {
+            KeysIn::Memory(partition) => partition.processor.hash(key),
+            KeysIn::Shared(access) => access.hash(key),
+            KeysIn::Log(logged, _) => logged.partition().processor.hash(key),
         }
     }
 
@@ -227,7 +236,7 @@ impl Keys {
 
     /// Continues a resize of the partition's memory.
     fn resize_step(&mut self) -> ResizeStep {
-        let Some(partition) = self.partition() else { return ResizeStep::Waits };
+        let Some(mut partition) = self.partition() else { return ResizeStep::Waits };
         if !partition.processor.is_resizing() {
             return ResizeStep::Done;
         }
@@ -240,17 +249,30 @@ impl Keys {
     }
 
     /// The partition as the memcached protocol sees it, once its log has been read.
-    pub(crate) fn executor(&mut self) -> Option<Executor<'_>> {
-        let partition = match &mut self.partition {
-            KeysIn::Memory(partition) => partition,
-            KeysIn::Log(logged, _) => logged.ready_partition()?,
-        };
-        Some(self.memcached.on(partition))
+    #[inline]
+    pub(crate) fn own(&mut self) -> Option<OwnKeys<'_>> {
+        Some(OwnKeys { partition: self.partition.read()?, service: &mut self.memcached })
     }
 
-    /// The partition as the memcached protocol sees it, whether its log was read or not.
-    fn executor_unread(&mut self) -> Executor<'_> {
-        self.memcached.on(self.partition.unread())
+    /// The partitions as memcached sessions of this reactor reach them, once the log has been read, or clients need not
+    /// wait for it.
+    #[inline]
+    fn of_sessions(&mut self, now: Moment) -> Option<SessionKeys<'_>> {
+        let is_refused = self.refusal().is_some();
+        let service = &mut self.memcached;
+        let partition = match &mut self.partition {
+            KeysIn::Memory(partition) => partition,
+            KeysIn::Log(logged, _) => {
+                if is_refused {
+                    logged.partition()
+                } else {
+                    logged.ready_partition()?
+                }
+            }
+            KeysIn::Shared(access) => return Some(SessionKeys::shared(access, service, now)),
+        };
+        partition.set_now(now);
+        Some(SessionKeys::Own(service.on(partition)))
     }
 
     /// The commands and answers that wait for the log, and the partition that has it.
@@ -454,8 +476,8 @@ impl Attachments {
     /// Passes this turn's events to `post`, for the memcached connections that watch them.
     pub(crate) fn flush_watched(&mut self, unix_us: u64, mut post: impl FnMut(usize, u64, Vec<u8>)) {
         for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
-            if let Some(mut executor) = keys.executor() {
-                executor.flush_watched(unix_us, &mut post);
+            if let Some(mut own) = keys.own() {
+                own.executor().flush_watched(unix_us, &mut post);
             }
         }
     }
@@ -463,8 +485,9 @@ impl Attachments {
     /// Makes all partitions report the memory of their pairs, and the least memory for them.
     pub(crate) fn report_needed_memory(&mut self) {
         for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
-            keys.partition.unread().report_needed_memory();
-            keys.partition.unread().report_usage();
+            let mut partition = keys.partition.unread();
+            partition.report_needed_memory();
+            partition.report_usage();
         }
     }
 
@@ -474,20 +497,16 @@ impl Attachments {
         if self.key_value.is_some() && (!worked || now_ns >= self.usage_due_ns) {
             self.usage_due_ns = now_ns + USAGE_NS;
             for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
-                keys.partition.unread().report_usage();
+                keys.partition.report_usage();
             }
         }
     }
 
-    /// This reactor's partition of the oldest key-value namespace, once its log has been read, or clients need not wait
-    /// for it.
-    pub(crate) fn key_value(&mut self) -> Option<(NamespaceId, Executor<'_>)> {
+    /// The oldest key-value namespace, for memcached sessions: once its log has been read, or clients need not wait for
+    /// it.
+    pub(crate) fn key_value(&mut self, now: Moment) -> Option<(NamespaceId, SessionKeys<'_>)> {
         let (id, at) = self.key_value?;
-        let keys = self.keys_mut(at);
-        if keys.refusal().is_some() {
-            return Some((id, keys.executor_unread()));
-        }
-        Some((id, keys.executor()?))
+        Some((id, self.keys_mut(at).of_sessions(now)?))
     }
 
     /// The answer to memcached clients while the oldest key-value namespace cannot serve them.

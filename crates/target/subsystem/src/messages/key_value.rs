@@ -2,14 +2,15 @@
 //! it ends.
 //!
 //! ```text
-//! NVMe lane ─▶ key_value_io ─▶ command (an SQE, parsed) ─▶ operation, here ─────────────────▶ answer
-//!                   └─ key of another reactor ─▶ message ─▶ key_value_io/serve ─▶ perform ──────┤
+//! NVMe lane ─▶ key_value_io ─▶ command (an SQE, parsed) ─▶ operation, in place ─────────────▶ answer
+//!                   └─ partition with a log ───▶ message ─▶ key_value_io/serve ─▶ perform ──────┤
 //! memcached session ──────────────────────────────┘             └▶ with a log: log_waiters ─────┘
 //! ```
 
 pub(crate) mod action;
 pub(crate) mod arrivals;
 pub(crate) mod arriving;
+pub(crate) mod batch_in_place;
 pub(crate) mod batch_part;
 pub(crate) mod command;
 pub(crate) mod digested;

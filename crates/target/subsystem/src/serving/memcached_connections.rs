@@ -1,7 +1,8 @@
-//! The memcached connections of a reactor: their commands are executed on its partition or sent to another reactor's.
+//! The memcached connections of a reactor: their commands are executed on all partitions in RAM; with a log, on its own
+//! one or by the other reactors.
 //!
 //! ```text
-//! receive ─▶ Session ─▶ own partition ─▶ output ───────────────────────────────────────────┐
+//! receive ─▶ Session ─▶ partition ─▶ output ───────────────────────────────────────────────┐
 //!               └─▶ batch per reactor ─ turn end ─▶ PartitionRequest ─▶ there ─▶ back ─▶ output ─▶ one send per turn
 //! ```
 
@@ -11,8 +12,7 @@ mod route;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use linux::Moment;
-use memcached::{AnswerId, ConnectionStats, Executor, PartitionStats, Session, WatchLog, connection_stats};
+use memcached::{AnswerId, ConnectionStats, PartitionStats, Session, WatchLog, connection_stats};
 use memory::{Chunk, Segment};
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
@@ -106,13 +106,6 @@ fn complain(
     detail: Option<Box<str>>,
 ) {
     io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason, detail }));
-}
-
-/// The partition that memcached clients use, with its clock set.
-fn partition(namespaces: &mut Attachments, now: Moment) -> Option<(NamespaceId, Executor<'_>)> {
-    let (namespace, executor) = namespaces.key_value()?;
-    executor.partition.set_now(now);
-    Some((namespace, executor))
 }
 
 impl MemcachedConnections {
@@ -221,8 +214,8 @@ impl MemcachedConnections {
         io: &mut impl Io<Message>,
         namespaces: &mut Attachments,
     ) -> Option<(SocketId, u32)> {
-        let (_, executor) = namespaces.key_value()?;
-        let settings = *executor.service.settings();
+        let (_, mut keys) = namespaces.key_value(io.moment())?;
+        let settings = *keys.service().settings();
         let (socket, (peer, local), listener, passage) = loop {
             let (connection, listener) = self.waiting.pop()?;
             let addresses = (connection.peer, connection.local);
@@ -401,7 +394,7 @@ impl MemcachedConnections {
         {
             connection.session.refuse(refusal.answer.line);
         }
-        let Some((namespace, executor)) = partition(namespaces, io.moment()) else {
+        let Some((namespace, keys)) = namespaces.key_value(io.moment()) else {
             connection.enter(io, connection.input.closing());
             return self.mark(index);
         };
@@ -412,14 +405,15 @@ impl MemcachedConnections {
         }
         let session = session_of(connection.generation, number_of(io, index));
         let asked = (connection.listener, connection.trust);
-        let mut route = self.routing.route(io, (namespace, executor), session, asked);
+        let mut route = self.routing.route(io, (namespace, keys), session, asked);
         route.client = connection.session.is_unauthenticated().then(|| connection.client());
         route.user = connection.user.take();
         let progress = match bytes {
             Some(bytes) => connection.session.on_bytes(&mut route, bytes),
             None => connection.session.resume(&mut route),
         };
-        connection.user = route.user;
+        connection.user = route.user.take();
+        drop(route);
         connection.moved_ns = now_ns;
         connection.enter(io, connection.input.after(progress));
         if bytes.is_none() && !connection.input.is_stalled() && connection.transport.has_input() {
@@ -734,11 +728,11 @@ impl MemcachedConnections {
         index: u32,
         call: impl FnOnce(&mut Session, &mut Route<'_, I>) -> T,
     ) -> Option<T> {
-        let (namespace, executor) = partition(namespaces, io.moment())?;
+        let (namespace, keys) = namespaces.key_value(io.moment())?;
         let connection = self.connections[index as usize].as_deref_mut()?;
         let session = session_of(connection.generation, number_of(io, index));
         let asked = (connection.listener, connection.trust);
-        let mut route = self.routing.route(io, (namespace, executor), session, asked);
+        let mut route = self.routing.route(io, (namespace, keys), session, asked);
         Some(call(&mut connection.session, &mut route))
     }
 

@@ -3,7 +3,8 @@
 //! ```text
 //! Collect ─▶ waits, with nothing but its place in the queue
 //! Submit  ─▶ checked as a whole ─▶ all keys here: carried out at once, fetching ahead
-//!                 └─▶ sorted by partition ─▶ … each carries out its own … ─▶ put in order again
+//!                 ├─▶ in RAM: carried out at once, in the partitions of all reactors
+//!                 └─▶ with a log: sorted by partition ─▶ … each carries out its own … ─▶ put in order again
 //!                                                        └▶ Collect ends with the outcomes, then Submit
 //! ```
 //!
@@ -25,6 +26,7 @@ use crate::io_path::commands::CollectKey;
 use crate::io_path::io_command::{Begun, Hold};
 use crate::io_path::nvm_io::{Checked, Start, bytes};
 use crate::io_path::running::{Owner, Running, Step, Supply};
+use crate::messages::key_value::batch_in_place::run_in_place;
 use crate::messages::key_value::batch_part::{PartOfBatch, run_here};
 use crate::messages::key_value::message::{PartitionRequest, Work};
 use crate::messages::key_value::scattered::Scattered;
@@ -144,7 +146,10 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
             return Err(Status::ACCESS_DENIED.with_dnr());
         }
         // With a log, operations may wait for their values, and all of them for the log: the partitions handle both.
-        if (self.start.io.reactor_count() > 1 || self.start.commands.namespaces.keys_mut(self.at).has_log())
+        let reactor_count = self.start.io.reactor_count();
+        let keys = self.start.commands.namespaces.keys_mut(self.at);
+        if keys.shared().is_none()
+            && (reactor_count > 1 || keys.has_log())
             && let Some(begun) = self.scatter(command, collect)?
         {
             return Ok(begun);
@@ -160,7 +165,8 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         Ok(Begun::Complete(Status::SUCCESS, collect_result(failed_count, command.count.into())))
     }
 
-    /// Executes a batch whose keys are all on this partition; `None` if there is no buffer for the outcomes.
+    /// Executes a batch whose keys are all on this partition, or on partitions that this reactor may use in place; `None`
+    /// if there is no buffer for the outcomes.
     fn execute_here(&mut self, length: usize, outcome_bytes: usize) -> Checked<Option<(Buffer, usize, u32)>> {
         // The operations are in a buffer that has room for the outcomes behind them: no command waits for a second
         // buffer.
@@ -178,25 +184,28 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
                 None => return Ok(None),
             },
         };
-        let partition = self.start.commands.namespaces.keys_mut(self.at).partition();
-        let partition = partition.ok_or(Status::INVALID_OPCODE.with_dnr())?;
-        partition.set_now(self.start.io.moment());
-        let scratch = &mut self.start.commands.scratch;
-        if is_own {
+        let (data, room) = if is_own {
             let (data, room) = buffer.split_at_mut(length);
-            let mut writer = OutcomeWriter::new(room);
-            run_here(partition, data, &mut writer, scratch);
-            let failed_count = writer.failed_count();
-            let used = writer.finish();
-            buffer.copy_within(length..length + used, 0);
-            Ok(Some((buffer, used, failed_count)))
+            (&*data, room)
         } else {
-            let mut writer = OutcomeWriter::new(&mut buffer);
-            run_here(partition, &bytes(self.start.data, &self.start.supply)[..length], &mut writer, scratch);
+            (&bytes(self.start.data, &self.start.supply)[..length], &mut buffer[..])
+        };
+        let (now, scratch) = (self.start.io.moment(), &mut self.start.commands.scratch);
+        let keys = self.start.commands.namespaces.keys_mut(self.at);
+        let (used, failed_count) = if let Some(access) = keys.shared() {
+            run_in_place(access, now, data, room, scratch)
+        } else {
+            let mut partition = keys.partition().ok_or(Status::INVALID_OPCODE.with_dnr())?;
+            partition.set_now(now);
+            let mut writer = OutcomeWriter::new(room);
+            run_here(&mut partition, data, &mut writer, scratch);
             let failed_count = writer.failed_count();
-            let used = writer.finish();
-            Ok(Some((buffer, used, failed_count)))
+            (writer.finish(), failed_count)
+        };
+        if is_own {
+            buffer.copy_within(length..length + used, 0);
         }
+        Ok(Some((buffer, used, failed_count)))
     }
 
     /// Sends the operations of a batch to the partitions of their keys; `None` if all are on this one, which can
@@ -206,11 +215,12 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         let attached = self.start.commands.namespaces.get_mut(self.at);
         let namespace = attached.id;
         let keys = attached.keys().expect("a batch is on keys");
-        let has_log = keys.has_log();
-        let partition = keys.serving_partition()?;
+        let is_alone = keys.is_alone();
+        // The log may have failed.
+        drop(keys.serving_partition()?);
         let data = &bytes(self.start.data, &self.start.supply)[..command.data_bytes as usize];
-        let owner = |operation: &Operation<'_>| partition.processor.hash(operation.key).partition(count);
-        if !has_log && Operations::new(data).map_while(Result::ok).all(|operation| owner(&operation) == here)
+        let mut owner = |operation: &Operation<'_>| keys.hash(operation.key).partition(count);
+        if is_alone && Operations::new(data).map_while(Result::ok).all(|operation| owner(&operation) == here)
         {
             return Ok(None);
         }

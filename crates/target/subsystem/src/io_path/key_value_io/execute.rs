@@ -1,9 +1,11 @@
 //! I/O commands of the key-value command set, turned into requests to partitions. wire §23
 //!
-//! A command whose key belongs to another reactor's partition is sent there as a message with all its data, and its
-//! outcome returns as one.
+//! A command is executed in the partition of its key, whichever reactor made that. With a log, it is sent to the reactor
+//! of the partition as a message with all its data, and its outcome returns as one.
 
-use kv::{KeyHash, ListPosition, Partition};
+use std::sync::Arc;
+
+use kv::{KeyHash, ListPosition, PartitionAccess};
 use memory::{Buffer, CHUNK_BYTES, Payload};
 use reactor::Io;
 use store::Ticket;
@@ -20,12 +22,13 @@ use crate::io_path::command_effects::KEY_VALUE_WRITING;
 use crate::io_path::commands::Commands;
 use crate::io_path::io_command::{Begun, Hold};
 use crate::io_path::nvm_io::{Checked, Start, bytes};
+use crate::io_path::own_partition::OwnPartition;
 use crate::io_path::running::Step;
 use crate::messages::key_value::action::KvAction;
 use crate::messages::key_value::arriving::Arriving;
 use crate::messages::key_value::command::{KeyValueCommand, KeyedCommand};
 use crate::messages::key_value::message::{PartitionRequest, Work};
-use crate::messages::key_value::operation::{Effort, VECTOR_BYTES_MAX, operate};
+use crate::messages::key_value::operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
 use crate::messages::key_value::perform::{LongValue, own_result};
 use crate::messages::message::Message;
 
@@ -119,10 +122,16 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
     /// host, if any.
     fn operate_with(&mut self, key: &Key, operation: Operation<'_>, brought: usize) -> Checked<Begun> {
         let (count, here) = (self.start.io.reactor_count(), self.start.io.reactor());
+        let keys = self.start.commands.namespaces.keys_mut(self.at);
+        if let Some(access) = keys.shared() {
+            let access = Arc::clone(access);
+            return self.operate_in_place(&access, operation, brought);
+        }
+        let is_alone = keys.is_alone();
         let hash = self.partition()?.processor.hash(operation.key);
         let owner = hash.partition(count);
         // With a log some operations are answered later: it runs like a request of another reactor.
-        if owner != here || self.has_log() {
+        if owner != here || !is_alone {
             let Operation { opcode, options, kind, room_bytes, .. } = operation;
             let operand = if brought > 0 {
                 &bytes(self.start.data, &self.start.supply)[..brought]
@@ -133,20 +142,24 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
             let action = KvAction::Operate { opcode, options, kind, room_bytes, operand };
             return Ok(self.send(owner, *key, action));
         }
+        let mut partition = self.partition()?;
+        let room_bytes = operation.room_bytes as usize;
         if operation.opcode == KvOpcode::RETRIEVE
-            && let Some(large) =
-                LongValue::find(self.partition()?, hash, operation.key, operation.room_bytes as usize)
+            && let Some(large) = LongValue::find(&mut partition, hash, operation.key, room_bytes)
         {
+            drop(partition);
             return self.send_large(hash, operation.key, large);
         }
+        drop(partition);
         let mut room: Option<Buffer> = None;
         if operation.room_bytes > 0 {
             // Buffers are sized by the value, not by the host's room.
-            let partition = self.partition()?;
+            let mut partition = self.partition()?;
             let length = match partition.processor.find(hash, operation.key) {
                 Some(place) => partition.processor.value(place).len().min(operation.room_bytes as usize),
                 None => 0,
             };
+            drop(partition);
             if length > 0 {
                 let Some(buffer) = self.start.take_for_data(length) else {
                     return Ok(self.start.wait_for_buffer());
@@ -156,7 +169,7 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         }
         let commands = &mut *self.start.commands;
         let partition = commands.namespaces.keys_mut(self.at).partition();
-        let partition = partition.ok_or(Status::INVALID_OPCODE.with_dnr())?;
+        let mut partition = partition.ok_or(Status::INVALID_OPCODE.with_dnr())?;
         let operand = if brought > 0 {
             &bytes(self.start.data, &self.start.supply)[..brought]
         } else {
@@ -166,13 +179,50 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         let mut effort = Effort { vector_bytes: VECTOR_BYTES_MAX, scratch: &mut commands.scratch };
         let place = room.as_deref_mut().unwrap_or_default();
         let done = operate(&mut partition.processor, hash, &operation, place, &mut effort);
-        Ok(match room {
-            Some(buffer) if done.data_bytes > 0 => {
-                let length = u32::try_from(done.data_bytes).expect("at most the transfer limit");
-                Begun::Value(Payload::Buffer(buffer), length, done.result)
+        Ok(begun(operation.opcode, room, done))
+    }
+
+    /// Executes one operation in the partition of its key, whichever reactor made that.
+    fn operate_in_place(
+        &mut self,
+        access: &PartitionAccess,
+        operation: Operation<'_>,
+        brought: usize,
+    ) -> Checked<Begun> {
+        let (hash, room_bytes) = (access.hash(operation.key), operation.room_bytes as usize);
+        let mut partition = access.exclusive_at(access.partition_of(hash), self.start.io.moment());
+        if operation.opcode == KvOpcode::RETRIEVE
+            && let Some(large) = LongValue::find(&mut partition, hash, operation.key, room_bytes)
+        {
+            let mut rest = Payload::Zeroes(0);
+            if large.rest_bytes() > 0 {
+                let buffer = self.start.take_for_data(large.rest_bytes());
+                let Some(mut buffer) = buffer else { return Ok(self.start.wait_for_buffer()) };
+                large.copy_rest(&mut partition, hash, operation.key, &mut buffer);
+                rest = Payload::Buffer(buffer);
             }
-            _ => Begun::Complete(done.status, own_result(operation.opcode, done.result)),
-        })
+            return Ok(begun_large(large, rest));
+        }
+        let mut room: Option<Buffer> = None;
+        if room_bytes > 0
+            && let Some(place) = partition.processor.find(hash, operation.key)
+            && let length @ 1.. = partition.processor.value_bytes(place).min(room_bytes)
+        {
+            let Some(buffer) = self.start.take_for_data(length) else {
+                return Ok(self.start.wait_for_buffer());
+            };
+            room = Some(buffer);
+        }
+        let operand = match brought {
+            0 => operation.operand,
+            _ => &bytes(self.start.data, &self.start.supply)[..brought],
+        };
+        let operation = Operation { operand, ..operation };
+        let scratch = &mut self.start.commands.scratch;
+        let mut effort = Effort { vector_bytes: VECTOR_BYTES_MAX, scratch };
+        let place = room.as_deref_mut().unwrap_or_default();
+        let done = operate(&mut partition.processor, hash, &operation, place, &mut effort);
+        Ok(begun(operation.opcode, room, done))
     }
 
     /// Sends a value without a copy.
@@ -182,12 +232,11 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         if large.rest_bytes() > 0 {
             let buffer = self.start.take_for_data(large.rest_bytes());
             let Some(mut buffer) = buffer else { return Ok(self.start.wait_for_buffer()) };
-            large.copy_rest(self.partition()?, hash, key, &mut buffer);
+            let mut partition = self.partition()?;
+            large.copy_rest(&mut partition, hash, key, &mut buffer);
             rest = Payload::Buffer(buffer);
         }
-        let length = u32::try_from(large.data_bytes).expect("at most what a host has asked for");
-        let payload = Payload::Chunks(large.chunks, Box::new(rest));
-        Ok(Begun::Value(payload, length, large.length as u64))
+        Ok(begun_large(large, rest))
     }
 
     /// The part of the host's buffer that a command can use.
@@ -207,8 +256,8 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         self.start.commands.namespaces.keys_mut(self.at).has_log()
     }
 
-    fn partition(&mut self) -> Checked<&mut Partition> {
-        let partition = self.start.commands.namespaces.keys_mut(self.at).serving_partition()?;
+    fn partition(&mut self) -> Checked<OwnPartition<'_>> {
+        let mut partition = self.start.commands.namespaces.keys_mut(self.at).serving_partition()?;
         partition.set_now(self.start.io.moment());
         Ok(partition)
     }
@@ -225,6 +274,7 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
             let hash = partition.processor.hash(key.as_bytes());
             (hash.partition(count), ListPosition::of(hash, key.as_bytes()))
         });
+        drop(partition);
         let scope = self.start.key_scope().cloned();
         let action = KvAction::List { from: from_position, keys: Vec::new(), scope, room };
         let key = from.unwrap_or_else(|| Key::new(&[0]).expect("one byte"));
@@ -270,6 +320,24 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         }
         Ok(Begun::Started { ticket, hold: Hold::None })
     }
+}
+
+/// The end of an operation whose data, if there is any, is in `room`.
+fn begun(opcode: KvOpcode, room: Option<Buffer>, done: Done) -> Begun {
+    match room {
+        Some(buffer) if done.data_bytes > 0 => {
+            let length = u32::try_from(done.data_bytes).expect("at most the transfer limit");
+            Begun::Value(Payload::Buffer(buffer), length, done.result)
+        }
+        _ => Begun::Complete(done.status, own_result(opcode, done.result)),
+    }
+}
+
+/// The end of a Retrieve whose value is sent without a copy, but for `rest`.
+fn begun_large(large: LongValue, rest: Payload) -> Begun {
+    let length = u32::try_from(large.data_bytes).expect("at most what a host has asked for");
+    let payload = Payload::Chunks(large.chunks, Box::new(rest));
+    Begun::Value(payload, length, large.length as u64)
 }
 
 /// Flushes the logs of all partitions, one after another, and then completes `ticket`.

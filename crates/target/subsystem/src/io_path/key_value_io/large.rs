@@ -100,7 +100,7 @@ impl<I: Io<Message>> ArrivingValues<'_, I> {
         let attached = self.commands.namespaces.get_mut(at);
         let namespace = attached.id;
         let keys = attached.keys().expect("a Store is on keys");
-        let to = keys.partition_unread().processor.hash(key.as_bytes()).partition(self.io.reactor_count());
+        let to = keys.hash(key.as_bytes()).partition(self.io.reactor_count());
         let work = Work::Act { ticket, key, action };
         self.io.post(to, PartitionRequest { from: self.io.reactor(), namespace, work }.into());
     }

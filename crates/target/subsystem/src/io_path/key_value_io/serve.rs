@@ -1,15 +1,15 @@
 //! Serves the requests of memcached connections and NVMe commands of any reactor on this reactor's partition.
 
-use kv::Partition;
 use kv::log::Failure;
 use linux::Moment;
-use memcached::{CollectiveRequest, Executor, PIECE_BYTES, PartitionStats};
+use memcached::{CollectiveRequest, PIECE_BYTES, PartitionStats};
 use reactor::Io;
 use wire::status::Status;
 
 use crate::io_path::attached::{Attachments, Keys};
 use crate::io_path::commands::Commands;
 use crate::io_path::log_waiters::Refusal;
+use crate::io_path::own_partition::{OwnKeys, OwnPartition};
 use crate::io_path::store_access::StoreAccess;
 use crate::messages::key_value::action::KvOutcome;
 use crate::messages::key_value::message::{
@@ -32,22 +32,26 @@ fn refused_status(namespaces: &mut Attachments, namespace: NamespaceId) -> Statu
 }
 
 /// The partition of a namespace, if it can serve, with its clock set.
-fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId, now: Moment) -> Option<&mut Partition> {
-    let partition = namespaces.keys_of(namespace)?.partition()?;
+fn partition_of(
+    namespaces: &mut Attachments,
+    namespace: NamespaceId,
+    now: Moment,
+) -> Option<OwnPartition<'_>> {
+    let mut partition = namespaces.keys_of(namespace)?.partition()?;
     partition.set_now(now);
     Some(partition)
 }
 
 /// The partition of a namespace, whether its log has been read or not.
-fn partition_unread_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<&mut Partition> {
+fn partition_unread_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<OwnPartition<'_>> {
     Some(namespaces.keys_of(namespace)?.partition_unread())
 }
 
 /// The partition of a namespace as the memcached protocol sees it, if it can serve, with its clock set.
-fn executor_of(namespaces: &mut Attachments, namespace: NamespaceId, now: Moment) -> Option<Executor<'_>> {
-    let executor = namespaces.keys_of(namespace)?.executor()?;
-    executor.partition.set_now(now);
-    Some(executor)
+fn own_keys_of(namespaces: &mut Attachments, namespace: NamespaceId, now: Moment) -> Option<OwnKeys<'_>> {
+    let mut own = namespaces.keys_of(namespace)?.own()?;
+    own.partition.set_now(now);
+    Some(own)
 }
 
 /// Serves a request, now or once the partition's log allows it.
@@ -63,26 +67,24 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
     match work {
         Work::Execute(batch) => {
             let mut answers = RemoteAnswers::with_capacity(batch.len());
-            match executor_of(namespaces, namespace, io.moment()) {
-                Some(mut executor) => {
-                    let processor = &executor.partition.processor;
-                    batch.hashes().for_each(|hash| processor.prefetch(hash));
-                    batch.hashes().for_each(|hash| processor.prefetch_item(hash));
-                    let mut copied = Copied::default();
-                    batch.for_each(|session, ticket, hash, command| {
-                        let executor = executor.reborrow();
-                        answers.push_command(&mut copied, (session, ticket), executor, (hash, command));
-                        if answers.is_full() {
-                            io.post(from, MemcachedReply::Answers(std::mem::take(&mut answers)).into());
-                        }
-                    });
-                }
-                None => {
-                    let refusal = refusal_of(namespaces, namespace);
-                    batch.for_each(|session, ticket, _, _| {
-                        answers.push_refused(session, ticket, refusal.answer);
-                    });
-                }
+            if let Some(mut own) = own_keys_of(namespaces, namespace, io.moment()) {
+                let mut executor = own.executor();
+                let processor = &executor.partition.processor;
+                batch.hashes().for_each(|hash| processor.prefetch(hash));
+                batch.hashes().for_each(|hash| processor.prefetch_item(hash));
+                let mut copied = Copied::default();
+                batch.for_each(|session, ticket, hash, command| {
+                    let executor = executor.reborrow();
+                    answers.push_command(&mut copied, (session, ticket), executor, (hash, command));
+                    if answers.is_full() {
+                        io.post(from, MemcachedReply::Answers(std::mem::take(&mut answers)).into());
+                    }
+                });
+            } else {
+                let refusal = refusal_of(namespaces, namespace);
+                batch.for_each(|session, ticket, _, _| {
+                    answers.push_refused(session, ticket, refusal.answer);
+                });
             }
             if !answers.is_empty() {
                 io.post(from, MemcachedReply::Answers(answers).into());
@@ -90,31 +92,29 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         }
         Work::Reserve { session, count } => {
             let partition = partition_unread_of(namespaces, namespace);
-            let chunks = partition.and_then(|partition| partition.processor.take_chunks(count));
+            let chunks = partition.and_then(|mut partition| partition.processor.take_chunks(count));
             io.post(from, MemcachedReply::Room { session, chunks: chunks.unwrap_or_default() }.into());
         }
         Work::Fetch { session, kept, offset } => {
             let partition = partition_unread_of(namespaces, namespace);
-            let piece = partition.and_then(|partition| partition.processor.piece(&kept, offset, PIECE_BYTES));
+            let piece =
+                partition.and_then(|mut partition| partition.processor.piece(&kept, offset, PIECE_BYTES));
             io.post(from, MemcachedReply::Piece { session, piece: piece.unwrap_or_default() }.into());
         }
         Work::StoreLarge { session, ticket, store } => {
             let mut answers = RemoteAnswers::default();
-            match executor_of(namespaces, namespace, io.moment()) {
-                Some(executor) => {
-                    answers.push_executed(session, ticket, executor, |executor, bytes| {
-                        executor.execute_large(store, bytes);
-                    });
-                }
-                None => {
-                    answers.push_refused(session, ticket, refusal_of(namespaces, namespace).answer);
-                }
+            if let Some(mut own) = own_keys_of(namespaces, namespace, io.moment()) {
+                answers.push_executed(session, ticket, own.executor(), |executor, bytes| {
+                    executor.execute_large(store, bytes);
+                });
+            } else {
+                answers.push_refused(session, ticket, refusal_of(namespaces, namespace).answer);
             }
             io.post(from, MemcachedReply::Answers(answers).into());
         }
         Work::Collect { session, ticket, request } => {
-            let executor = executor_of(namespaces, namespace, io.moment());
-            let stats = executor.map(|mut executor| executor.collect(request));
+            let own = own_keys_of(namespaces, namespace, io.moment());
+            let stats = own.map(|mut own| own.executor().collect(request));
             namespaces.is_resizing |= matches!(request, CollectiveRequest::SetMemory { .. });
             let stats = Box::new(stats.unwrap_or_else(|| PartitionStats {
                 refusal: request.changes_pairs().then(|| refusal_of(namespaces, namespace).answer),
@@ -125,9 +125,10 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         Work::Act { ticket, key, action } => {
             let next = io.reactor() + 1;
             let is_last = next == io.reactor_count();
-            let outcome = match partition_of(namespaces, namespace, io.moment()) {
-                Some(partition) => perform(partition, &key, action, is_last),
-                None => Ok(KvOutcome::new(refused_status(namespaces, namespace))),
+            let outcome = if let Some(mut partition) = partition_of(namespaces, namespace, io.moment()) {
+                perform(&mut partition, &key, action, is_last)
+            } else {
+                Ok(KvOutcome::new(refused_status(namespaces, namespace)))
             };
             match outcome {
                 Ok(outcome) => io.post(from, CommandReply::Outcome(ticket, outcome).into()),
@@ -139,9 +140,10 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             }
         }
         Work::RunPart { ticket, part } => {
-            let outcomes = match partition_of(namespaces, namespace, io.moment()) {
-                Some(partition) => part.run(partition),
-                None => part.refused(refused_status(namespaces, namespace)),
+            let outcomes = if let Some(mut partition) = partition_of(namespaces, namespace, io.moment()) {
+                part.run(&mut partition)
+            } else {
+                part.refused(refused_status(namespaces, namespace))
             };
             let partition = io.reactor();
             io.post(from, CommandReply::PartOutcomes { ticket, partition, outcomes }.into());

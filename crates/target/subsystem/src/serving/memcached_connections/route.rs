@@ -1,16 +1,18 @@
-//! The target as a memcached session reaches it: its own partition at once, those of other reactors by message.
+//! The target as a memcached session reaches it: all partitions in RAM in place, of those with a log its reactor's own
+//! one at once, and those of other reactors by message.
 
 use std::sync::Arc;
 
 use kv::{Kept, KeyHash};
 use memcached::{
-    AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerAddress, ListenerStats,
+    AnswerId, CollectiveRequest, Command, Executor, InPlace, LargeStore, ListenerAddress, ListenerStats,
     ListenerTrust, RemoteBatch, Router,
 };
 use reactor::{Io, ListenerTag};
 
 use crate::audit::OfMemcached;
 use crate::control_plane::admission::{MemcachedCounters, MemcachedTraffic};
+use crate::io_path::own_partition::SessionKeys;
 use crate::messages::key_value::message::{KeyValueMessage, PartitionRequest, Work, connection_number};
 use crate::messages::message::{AdmissionMessage, Message};
 use crate::names::listener_gate::ListenerGate;
@@ -19,7 +21,7 @@ use crate::objects::subsystem::NamespaceId;
 /// The target as a session reaches it.
 pub(super) struct Route<'a, I> {
     pub(super) io: &'a mut I,
-    pub(super) executor: Executor<'a>,
+    pub(super) keys: SessionKeys<'a>,
     pub(super) batches: &'a mut Vec<RemoteBatch>,
     pub(super) counters: &'a MemcachedCounters,
     pub(super) session: u64,
@@ -47,18 +49,18 @@ pub(super) struct Routing {
 }
 
 impl Routing {
-    /// The route of a session to the partition of this reactor. `asked`: its listener, and the listener's requirements.
+    /// The route of a session to the partitions. `asked`: its listener, and the listener's requirements.
     pub(super) fn route<'a, I>(
         &'a mut self,
         io: &'a mut I,
-        (namespace, executor): (NamespaceId, Executor<'a>),
+        (namespace, mut keys): (NamespaceId, SessionKeys<'a>),
         session: u64,
         asked: (ListenerTag, ListenerTrust),
     ) -> Route<'a, I> {
-        executor.service.begin_client(|| connection_number(session));
+        keys.service().begin_client(|| connection_number(session));
         Route {
             io,
-            executor,
+            keys,
             batches: &mut self.batches,
             counters: &self.counters,
             session,
@@ -82,8 +84,14 @@ impl<I: Io<Message>> Route<'_, I> {
 }
 
 impl<I: Io<Message>> Router for Route<'_, I> {
+    #[inline]
     fn executor(&mut self) -> Executor<'_> {
-        self.executor.reborrow()
+        self.keys.executor()
+    }
+
+    #[inline]
+    fn in_place(&mut self) -> Option<InPlace<'_>> {
+        self.keys.in_place()
     }
 
     fn position(&self) -> (usize, usize) {

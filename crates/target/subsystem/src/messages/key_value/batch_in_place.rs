@@ -1,0 +1,181 @@
+//! A batch whose operations are executed in the partitions of all reactors, where these lie.
+//!
+//! ```text
+//! only look-ups   in order, under shared locks of all their partitions ─▶ outcomes
+//! others          sorted by partition ─▶ each part under a lock of its own ─▶ outcomes where they would be if all were
+//!                 of full length ─▶ moved together
+//! ```
+
+use kv::{KeyHash, PartitionAccess, Parts, Processor, Seen};
+use linux::Moment;
+use wire::kv::batch::{Operation, Operations, OutcomeWriter};
+use wire::opcode::KvOpcode;
+use wire::status::Status;
+
+use crate::messages::key_value::batch_part::AHEAD_COUNT;
+use crate::messages::key_value::operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
+
+/// Look-ups under one lock of each partition: changes wait meanwhile.
+const READ_COUNT: usize = 256;
+
+/// An operation, and the hash of its key.
+struct Hashed<'a> {
+    hash: KeyHash,
+    operation: Operation<'a>,
+}
+
+/// Executes the operations of a checked batch. Returns the bytes of the outcomes, in the order of the operations, and the
+/// number of failures.
+pub(crate) fn run_in_place(
+    access: &PartitionAccess,
+    now: Moment,
+    data: &[u8],
+    room: &mut [u8],
+    scratch: &mut Vec<u8>,
+) -> (usize, u32) {
+    let mut operations = Vec::with_capacity(data.len() / 32 + 1);
+    let mut changes = false;
+    for operation in Operations::new(data).map_while(Result::ok) {
+        changes |= !matches!(operation.opcode, KvOpcode::RETRIEVE | KvOpcode::EXIST);
+        operations.push(Hashed { hash: access.hash(operation.key), operation });
+    }
+    let effort = Effort { vector_bytes: BATCH_VECTOR_BYTES_MAX, scratch };
+    if changes {
+        change(access, now, &operations, room, effort)
+    } else {
+        look_up(access, now, &operations, room, effort)
+    }
+}
+
+/// Executes operations that may change pairs, partition by partition.
+fn change(
+    access: &PartitionAccess,
+    now: Moment,
+    operations: &[Hashed<'_>],
+    room: &mut [u8],
+    mut effort: Effort<'_>,
+) -> (usize, u32) {
+    let (mut parts, mut places) = (Parts::default(), Vec::with_capacity(operations.len()));
+    let mut end = 0;
+    parts.sort(
+        access.position().1,
+        operations.iter().map(|Hashed { hash, operation }| {
+            let start = end;
+            end += operation.outcome_bytes();
+            places.push((start, 0));
+            Some(access.partition_of(*hash))
+        }),
+    );
+    let mut failed_count = 0;
+    access.for_each_part(&mut parts, now, |partition, numbers| {
+        let processor = &mut partition.processor;
+        for numbers in numbers.chunks(AHEAD_COUNT) {
+            prefetch(processor, numbers.iter().map(|number| operations[*number as usize].hash));
+            for &number in numbers {
+                let Hashed { hash, operation } = &operations[number as usize];
+                let (start, used) = &mut places[number as usize];
+                let mut writer = OutcomeWriter::new(&mut room[*start..*start + operation.outcome_bytes()]);
+                execute(processor, *hash, operation, &mut writer, &mut effort);
+                failed_count += writer.failed_count();
+                *used = writer.finish();
+            }
+        }
+    });
+    let mut end = 0;
+    for (start, used) in places {
+        if start != end {
+            room.copy_within(start..start + used, end);
+        }
+        end += used;
+    }
+    (end, failed_count)
+}
+
+/// Executes look-ups in order. What they find is marked as read afterwards.
+fn look_up(
+    access: &PartitionAccess,
+    now: Moment,
+    operations: &[Hashed<'_>],
+    room: &mut [u8],
+    mut effort: Effort<'_>,
+) -> (usize, u32) {
+    let mut writer = OutcomeWriter::new(room);
+    let mut read = Vec::new();
+    for operations in operations.chunks(READ_COUNT) {
+        let mut locks = access.read_locks(now);
+        for operations in operations.chunks(AHEAD_COUNT) {
+            for Hashed { hash, .. } in operations {
+                locks.get(access.partition_of(*hash)).0.processor.prefetch(*hash);
+            }
+            for Hashed { hash, .. } in operations {
+                locks.get(access.partition_of(*hash)).0.processor.prefetch_item(*hash);
+            }
+            for hashed @ Hashed { hash, operation } in operations {
+                let number = access.partition_of(*hash);
+                let (partition, _) = locks.get(number);
+                let (status, result, data_bytes) = match partition.processor.see(*hash, operation.key, None) {
+                    Seen::Absent => (Status::KEY_DOES_NOT_EXIST.with_dnr(), 0, 0),
+                    Seen::Whole { value, .. } if operation.opcode == KvOpcode::EXIST => {
+                        (Status::SUCCESS, value.len() as u64, 0)
+                    }
+                    Seen::Whole { value, is_touch_due, .. } => {
+                        let room = writer.room(operation.room_bytes as usize);
+                        let data_bytes = value.len().min(room.len());
+                        room[..data_bytes].copy_from_slice(&value[..data_bytes]);
+                        if is_touch_due {
+                            read.push(hashed);
+                        }
+                        (Status::SUCCESS, value.len() as u64, data_bytes)
+                    }
+                    Seen::Other => {
+                        locks.release();
+                        let mut partition = access.exclusive_at(number, now);
+                        execute(&mut partition.processor, *hash, operation, &mut writer, &mut effort);
+                        continue;
+                    }
+                };
+                let fits = writer.push(status, result, data_bytes);
+                debug_assert!(fits, "counted before");
+            }
+        }
+    }
+    if !read.is_empty() {
+        mark_read(access, now, &read);
+    }
+    let failed_count = writer.failed_count();
+    (writer.finish(), failed_count)
+}
+
+/// Marks pairs as read, which delays their eviction.
+#[inline(never)]
+fn mark_read(access: &PartitionAccess, now: Moment, read: &[&Hashed<'_>]) {
+    let mut parts = Parts::default();
+    parts.sort(access.position().1, read.iter().map(|hashed| Some(access.partition_of(hashed.hash))));
+    access.for_each_part(&mut parts, now, |partition, numbers| {
+        for &number in numbers {
+            let Hashed { hash, operation } = read[number as usize];
+            if let Some(place) = partition.processor.find(*hash, operation.key) {
+                partition.processor.touch(place);
+            }
+        }
+    });
+}
+
+fn execute(
+    processor: &mut Processor,
+    hash: KeyHash,
+    operation: &Operation<'_>,
+    writer: &mut OutcomeWriter<'_>,
+    effort: &mut Effort<'_>,
+) {
+    let room = writer.room(operation.room_bytes as usize);
+    let Done { status, result, data_bytes } = operate(processor, hash, operation, room, effort);
+    let fits = writer.push(status, result, data_bytes);
+    debug_assert!(fits, "counted before");
+}
+
+/// Prefetches the lines of keys: their buckets, then their items.
+fn prefetch(processor: &Processor, hashes: impl Iterator<Item = KeyHash> + Clone) {
+    hashes.clone().for_each(|hash| processor.prefetch(hash));
+    hashes.for_each(|hash| processor.prefetch_item(hash));
+}
