@@ -3,6 +3,7 @@
 mod boundaries;
 mod collective;
 mod edges;
+mod in_place;
 mod partition_refusals;
 mod watch;
 
@@ -15,6 +16,14 @@ use kv::{Eviction, Settings};
 /// Settings of a small partition.
 fn settings() -> Settings {
     Settings { memory_bytes: 4 << 20, ..Settings::default() }
+}
+
+/// The number of partitions of the clients that use all of them in place. To other numbers, messages are sent.
+const IN_PLACE: usize = 4;
+
+fn partitions(count: usize, settings: &Settings, listener: ListenerSettings) -> Partitions {
+    let partitions = Partitions::new(count, settings, listener);
+    if count == IN_PLACE { partitions.in_place(settings) } else { partitions }
 }
 
 struct Client {
@@ -30,11 +39,8 @@ impl Client {
 
     fn with(count: usize) -> Self {
         let session = Session::new(ListenerSettings::default());
-        Self {
-            partitions: Partitions::new(count, &settings(), ListenerSettings::default()),
-            session,
-            is_closed: false,
-        }
+        let partitions = partitions(count, &settings(), ListenerSettings::default());
+        Self { partitions, session, is_closed: false }
     }
 
     fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
@@ -68,7 +74,7 @@ impl Client {
 }
 
 fn talk(turns: &[(&str, &str)]) {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = Client::with(count);
         for (said, answered) in turns {
             client.talk(said, answered);
@@ -122,7 +128,7 @@ fn scripts_are_answered_as_memcached_answered_them() {
         if let Some(differs) = lines.next_if(|line| line.starts_with('!')) {
             answered = differs.strip_prefix("! ").expect("another answer");
         }
-        for count in [1, 3] {
+        for count in [1, 3, IN_PLACE] {
             let answer = Client::with(count).send(said.as_bytes());
             let answer = String::from_utf8_lossy(&answer).replace("\r\n", "|");
             if answer != answered {
@@ -172,7 +178,7 @@ fn noreply_silences_errors_and_what_follows_is_understood() {
 
 #[test]
 fn a_client_without_answers_keeps_step_when_a_long_value_ends_wrong_or_finds_no_memory() {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = client_of_large(count, 8 << 20, Eviction::None);
         let value = "x".repeat(2_000_000);
         client.talk(
@@ -359,7 +365,7 @@ fn values_have_a_limit() {
 fn client_of_large(count: usize, memory_bytes: usize, eviction: Eviction) -> Client {
     let settings = Settings { memory_bytes, eviction, ..Settings::default() };
     let listener = ListenerSettings { value_bytes_max: 256 << 20, ..ListenerSettings::default() };
-    let partitions = Partitions::new(count, &settings, listener);
+    let partitions = partitions(count, &settings, listener);
     Client { partitions, session: Session::new(listener), is_closed: false }
 }
 
@@ -397,7 +403,7 @@ fn values_of_mebibytes_arrive_in_parts_and_are_sent_from_where_they_lie() {
         answer.extend_from_slice(b"\r\nEND\r\n");
         answer
     };
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         for piece in [100_000, 1_500_000, usize::MAX] {
             let mut client = client_of_large(count, 48 << 20, Eviction::Clock);
             for (number, length) in [1 << 20, (1 << 20) + 7, 5_000_000].into_iter().enumerate() {
@@ -453,7 +459,7 @@ fn values_of_mebibytes_arrive_in_parts_and_are_sent_from_where_they_lie() {
 
 #[test]
 fn a_value_that_ends_wrong_or_finds_no_memory_is_refused_and_what_follows_is_understood() {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = client_of_large(count, 8 << 20, Eviction::None);
         client.talk("set a 0 0 3|old|", "STORED|");
         let value = "x".repeat(2_000_000);
@@ -656,7 +662,7 @@ fn responses(mut bytes: &[u8]) -> Vec<(u8, u16, Vec<u8>, u64)> {
 
 #[test]
 fn the_binary_protocol_is_spoken() {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = Client::with(count);
         let mut ask = |bytes: Vec<u8>| responses(&client.send(&bytes));
         let set = ask(packet(0x01, &[0, 0, 0, 7, 0, 0, 0, 0], b"a", b"xyz", 0));
@@ -803,7 +809,7 @@ proptest! {
 /// Keys are prefetched ahead of their turn, and pairs expire in between.
 #[test]
 fn pairs_that_end_are_in_no_answer_of_a_line_of_keys() {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = Client::with(count);
         let mut line = "get".to_owned();
         let mut expected = String::new();
@@ -822,9 +828,8 @@ fn pairs_that_end_are_in_no_answer_of_a_line_of_keys() {
         client.partitions.wait(2);
         let answer = client.send(format!("{line}\r\n").as_bytes());
         assert_eq!(String::from_utf8_lossy(&answer), expected + "END\r\n");
-        let ended =
-            client.partitions.all.iter().map(|(partition, _)| partition.processor.counters().expired_count);
-        assert_eq!(ended.sum::<u64>(), 167);
+        let ended = |at| client.partitions.at(at).partition.processor.counters().expired_count;
+        assert_eq!((0..count).map(ended).sum::<u64>(), 167);
     }
 }
 
@@ -848,7 +853,7 @@ fn a_key_that_is_too_long_spoils_its_line_wherever_it_is() {
 /// A client that does not read cannot make answers take more than a few values' memory, wherever its keys are.
 #[test]
 fn who_reads_nothing_gets_little_executed() {
-    [1, 4].into_iter().for_each(who_reads_nothing_of);
+    [1, 3, IN_PLACE].into_iter().for_each(who_reads_nothing_of);
 }
 
 fn who_reads_nothing_of(count: usize) {
@@ -938,7 +943,7 @@ fn a_value_whose_namespace_is_replaced_while_it_arrives_ends_the_connection() {
         client.partitions = Partitions::new(1, &settings, *client.partitions.all[0].1.settings());
         client.send(&vec![b'x'; length]);
         assert!(client.is_closed);
-        assert_eq!(client.partitions.all[0].0.processor.counters().pair_count, 0);
+        assert_eq!(client.partitions.at(0).partition.processor.counters().pair_count, 0);
     }
 }
 

@@ -39,7 +39,7 @@ fn differing(table: &str, answer: impl Fn(&mut Client, &str) -> String) -> Strin
         if let Some(differs) = lines.next_if(|line| line.starts_with('!')) {
             expected = differs.strip_prefix("! ").expect("another answer");
         }
-        for count in [1, 3] {
+        for count in [1, 3, IN_PLACE] {
             let mut client = Client::with(count);
             let mut answer = answer(&mut client, said);
             if client.is_closed {

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn statistics_have_the_names_that_clients_read() {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = Client::with(count);
         client.talk("set a 0 0 1|1|get a b|", "STORED|VALUE a 0 1|1|END|");
         let stats = String::from_utf8(client.send(b"stats\r\n")).expect("text");
@@ -36,7 +36,7 @@ fn statistics_have_the_names_that_clients_read() {
 
 #[test]
 fn connections_of_all_reactors_are_listed_in_order() {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = Client::with(count);
         let mut wanted = String::from("STAT 1000:addr unix:/run/keys|STAT 1000:state conn_listening|");
         for number in 40..40 + count {
@@ -49,7 +49,7 @@ fn connections_of_all_reactors_are_listed_in_order() {
 
 #[test]
 fn a_dump_has_every_key_once_and_commands_behind_it_wait() {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = Client::with(count);
         client.talk("lru_crawler metadump all|version|", &format!("OK|END|VERSION {VERSION}|"));
         let mut wanted: BTreeSet<String> = (0..2000).map(|at| format!("key{at}")).collect();
@@ -120,7 +120,7 @@ fn a_dump_of_the_crawler_is_the_only_one_while_its_client_takes_it() {
 
 #[test]
 fn cachedump_lists_the_pairs_of_a_class_up_to_a_limit() {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = Client::with(count);
         client.talk("stats cachedump 1 0|stats cachedump 1 5|", "END|END|");
         let mut wanted = BTreeSet::new();
@@ -173,7 +173,7 @@ fn the_fields_are_those_of_memcached_each_once() {
     const MORE: [&str; 2] = ["general idle_kicks", "settings ssl_enabled"];
     let wanted = include_str!("../../tests/stats_of_memcached.txt").lines().chain(MORE);
     let wanted: BTreeSet<_> = wanted.map(str::to_owned).collect();
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = Client::with(count);
         client.talk("set a 0 0 1|1|", "STORED|");
         for number in 0..2 {
@@ -202,7 +202,7 @@ fn the_fields_are_those_of_memcached_each_once() {
 
 #[test]
 fn reset_statistics_count_from_zero_and_a_flush_counts_once() {
-    for count in [1, 3] {
+    for count in [1, 3, IN_PLACE] {
         let mut client = Client::with(count);
         client
             .talk("set a 0 1 1|1|set b 0 0 1|1|get a c|flush_all 50|", "STORED|STORED|VALUE a 0 1|1|END|OK|");
@@ -236,7 +236,7 @@ fn reset_statistics_count_from_zero_and_a_flush_counts_once() {
 
 #[test]
 fn the_memory_limit_changes_for_all_partitions_or_for_none() {
-    for count in [1_usize, 3] {
+    for count in [1_usize, 3, IN_PLACE] {
         let mut client = Client::with(count);
         let limit = |client: &mut Client| {
             let stats = String::from_utf8(client.send(b"stats\r\nstats settings\r\n")).expect("text");
@@ -257,9 +257,9 @@ fn the_memory_limit_changes_for_all_partitions_or_for_none() {
              MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes|ERROR|MN|",
         );
         assert_eq!(limit(&mut client), 9);
-        while client.partitions.all.iter_mut().any(|(partition, _)| partition.processor.is_resizing()) {
-            for (partition, _) in &mut client.partitions.all {
-                assert_ne!(partition.processor.resize_step(), kv::ResizeStep::Waits);
+        for at in 0..count {
+            while client.partitions.at(at).partition.processor.is_resizing() {
+                assert_ne!(client.partitions.at(at).partition.processor.resize_step(), kv::ResizeStep::Waits);
             }
         }
         client.talk("get a|", "VALUE a 0 1|1|END|");
@@ -268,11 +268,11 @@ fn the_memory_limit_changes_for_all_partitions_or_for_none() {
 
 #[test]
 fn memory_that_is_not_evicted_is_not_taken_away() {
-    for count in [1_usize, 2] {
+    for count in [1_usize, 2, IN_PLACE] {
         let keeping =
             Settings { eviction: kv::Eviction::None, memory_bytes: (8 << 20) / count, ..settings() };
         let mut client = Client::with(count);
-        client.partitions = Partitions::new(count, &keeping, ListenerSettings::default());
+        client.partitions = partitions(count, &keeping, ListenerSettings::default());
         let value = "v".repeat(10_000);
         for number in 0..400 {
             client.talk(&format!("set key{number} 0 0 10000|{value}|"), "STORED|");

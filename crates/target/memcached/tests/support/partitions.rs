@@ -1,9 +1,11 @@
-//! Several partitions on one thread as a session's router, for tests and fuzzers: messages to other partitions are
-//! answered on request.
+//! Several partitions on one thread as a session's router, for tests and fuzzers: used in place, or with messages to other
+//! partitions, which are answered on request.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use kv::{Kept, KeyHash, MemoryLimit, Partition, Processor, Settings};
+use kv::{
+    ExclusiveGuard, Kept, KeyHash, MemoryLimit, Partition, PartitionAccess, PartitionSet, Processor, Settings,
+};
 use linux::Moment;
 
 use crate::answer::AnswerId;
@@ -12,6 +14,7 @@ use crate::command::Command;
 use crate::connection_stats::{self, ConnectionState, ConnectionStats, ListenerAddress};
 use crate::counters::ListenerStats;
 use crate::execute::{Executor, Service};
+use crate::in_place::InPlace;
 use crate::incoming::LargeStore;
 use crate::output::Output;
 use crate::remote::RemoteBatch;
@@ -26,10 +29,65 @@ const PIECE_BYTES: usize = 1000;
 /// All partitions on one thread.
 pub struct Partitions {
     /// Each with its service; the first is the session's own.
-    pub all: Vec<(Partition, Service)>,
+    pub all: Vec<(Place, Service)>,
+    /// All partitions in place, if they are used so. Behind them, so that none is held once it is given back.
+    access: Option<Lent>,
     /// Messages in the order in which they were sent.
     pub sent: Vec<Sent>,
     now: Moment,
+}
+
+/// Where a partition is.
+pub enum Place {
+    /// Here.
+    Here(Box<Partition>),
+    /// In a set, with its number.
+    Shared(&'static PartitionAccess, usize, Option<ExclusiveGuard<'static>>),
+}
+
+impl Place {
+    /// The partition. One of a set is held until all are released.
+    fn partition(&mut self) -> &mut Partition {
+        match self {
+            Self::Here(partition) => partition,
+            Self::Shared(access, number, held) => held.get_or_insert_with(|| access.exclusive(*number)),
+        }
+    }
+}
+
+/// Sets that are used again, with the seed of their keys: their partitions are replaced.
+static UNUSED: Mutex<Vec<(u64, &'static PartitionAccess)>> = Mutex::new(Vec::new());
+
+/// A set in use.
+struct Lent(u64, &'static PartitionAccess);
+
+impl Lent {
+    /// A set of these partitions, whose keys are hashed with a seed.
+    fn new(partitions: Vec<Partition>, seed: u64) -> Self {
+        let is_fit = |unused: &mut (u64, &PartitionAccess)| {
+            unused.0 == seed && unused.1.position().1 == partitions.len()
+        };
+        let unused = UNUSED.lock().expect("no holder panics").extract_if(.., is_fit).next();
+        if let Some((seed, access)) = unused {
+            for (number, partition) in partitions.into_iter().enumerate() {
+                *access.exclusive(number) = partition;
+            }
+            return Self(seed, access);
+        }
+        let set = Arc::new(PartitionSet::new(partitions.len(), seed));
+        for (number, partition) in partitions.into_iter().enumerate() {
+            set.put(number, partition);
+        }
+        Self(seed, Box::leak(Box::new(PartitionAccess::new(set, 0))))
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Ok(mut unused) = UNUSED.lock() {
+            unused.push((self.0, self.1));
+        }
+    }
 }
 
 /// A message to a partition.
@@ -52,6 +110,11 @@ pub enum Sent {
 impl Router for Partitions {
     fn executor(&mut self) -> Executor<'_> {
         self.at(0)
+    }
+    fn in_place(&mut self) -> Option<InPlace<'_>> {
+        let access = self.access.as_ref()?.1;
+        self.release();
+        Some(InPlace { access, service: &mut self.all[0].1, now: self.now })
     }
     fn position(&self) -> (usize, usize) {
         (0, self.all.len())
@@ -105,15 +168,41 @@ impl Partitions {
         let partition = || {
             let processor = Processor::new(settings.clone()).expect("memory");
             let service = Service::new(listener).watched_by(Arc::clone(&watchers));
-            (Partition::new(processor, now).within(&limit), service)
+            (Place::Here(Box::new(Partition::new(processor, now).within(&limit))), service)
         };
-        Self { all: (0..count).map(|_| partition()).collect(), sent: Vec::new(), now }
+        Self { all: (0..count).map(|_| partition()).collect(), access: None, sent: Vec::new(), now }
+    }
+
+    /// The same partitions, used in place.
+    #[must_use]
+    pub fn in_place(self, settings: &Settings) -> Self {
+        let (mut partitions, mut services) = (Vec::new(), Vec::new());
+        for (place, service) in self.all {
+            services.push(service);
+            if let Place::Here(partition) = place {
+                partitions.push(*partition);
+            }
+        }
+        let lent = Lent::new(partitions, settings.seed);
+        let access = lent.1;
+        let places = (0..).map(|number| Place::Shared(access, number, None));
+        Self { all: places.zip(services).collect(), access: Some(lent), ..self }
+    }
+
+    /// Releases all partitions.
+    fn release(&mut self) {
+        for (place, _) in &mut self.all {
+            if let Place::Shared(_, _, held) = place {
+                *held = None;
+            }
+        }
     }
 
     /// The executor of a partition.
     pub fn at(&mut self, at: usize) -> Executor<'_> {
-        let (partition, service) = &mut self.all[at];
-        service.on(partition)
+        self.release();
+        let (place, service) = &mut self.all[at];
+        service.on(place.partition())
     }
 
     /// Executes all messages under way, and answers the last one first.
@@ -132,7 +221,7 @@ impl Partitions {
                     answers.push((id, answer));
                 }),
                 Sent::Reserve(to, count) => {
-                    let room = self.all[to].0.processor.take_chunks(count);
+                    let room = self.at(to).partition.processor.take_chunks(count);
                     session.on_room(self, room.unwrap_or_default());
                 }
                 Sent::Large(to, id, store) => {
@@ -141,7 +230,7 @@ impl Partitions {
                     answers.push((id, answer.into()));
                 }
                 Sent::Fetch(to, kept, offset) => {
-                    let piece = self.all[to].0.processor.piece(&kept, offset, PIECE_BYTES);
+                    let piece = self.at(to).partition.processor.piece(&kept, offset, PIECE_BYTES);
                     assert!(session.on_piece(piece.unwrap_or_default()), "a piece of it");
                 }
                 Sent::Connections(id) => {
@@ -188,8 +277,9 @@ impl Partitions {
     /// Sets the wall clock this much forward, or back.
     pub fn set_wall_clock(&mut self, seconds: i64) {
         self.now.unix_s += seconds;
-        for (partition, _) in &mut self.all {
-            partition.set_now(self.now);
+        for at in 0..self.all.len() {
+            let now = self.now;
+            self.at(at).partition.set_now(now);
         }
     }
 }

@@ -1,0 +1,260 @@
+//! Sessions whose thread uses all partitions in place, beside others.
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use super::*;
+use crate::execute::{Executor, Service};
+use crate::in_place::InPlace;
+use kv::{ExclusiveGuard, KeyHash, Partition, PartitionAccess, PartitionSet, Processor};
+use linux::Moment;
+use linux::random::SplitMix64;
+
+const NOW: Moment = Moment { boot: 1, since_boot_s: 1000, unix_s: 1_700_000_000 };
+
+/// A thread's route to all partitions.
+struct Thread<'a> {
+    access: &'a PartitionAccess,
+    service: Service,
+    own: Option<ExclusiveGuard<'a>>,
+}
+
+impl<'a> Thread<'a> {
+    fn new(access: &'a PartitionAccess) -> Self {
+        Self { access, service: Service::new(ListenerSettings::default()), own: None }
+    }
+}
+
+impl Router for Thread<'_> {
+    fn executor(&mut self) -> Executor<'_> {
+        let (own, _) = self.access.position();
+        let guard = self.own.get_or_insert_with(|| self.access.exclusive_at(own, NOW));
+        self.service.on(guard)
+    }
+    fn in_place(&mut self) -> Option<InPlace<'_>> {
+        self.own = None;
+        Some(InPlace { access: self.access, service: &mut self.service, now: NOW })
+    }
+    fn position(&self) -> (usize, usize) {
+        self.access.position()
+    }
+    fn session(&self) -> u64 {
+        0
+    }
+    fn send(&mut self, _: usize, _: AnswerId, _: KeyHash, _: &Command<'_>) {
+        unreachable!("all commands are executed in place")
+    }
+    fn send_all(&mut self, _: AnswerId, _: CollectiveRequest, _: bool) {
+        unreachable!("nothing is asked of all partitions")
+    }
+    fn reserve(&mut self, _: usize, _: usize) {
+        unreachable!("no value is that long")
+    }
+    fn store_large(&mut self, _: usize, _: AnswerId, _: crate::LargeStore) {
+        unreachable!("no value is that long")
+    }
+    fn fetch(&mut self, _: usize, _: Arc<kv::Kept>, _: usize) {
+        unreachable!("no value is that long")
+    }
+    fn request_connections(&mut self, _: AnswerId) {
+        unreachable!("nobody asks for connections")
+    }
+    fn listeners(&self) -> Vec<crate::ListenerAddress> {
+        Vec::new()
+    }
+    fn listener_stats(&self) -> crate::ListenerStats {
+        crate::ListenerStats::default()
+    }
+    fn reset_listener_stats(&mut self) {}
+    fn authenticate(&mut self, _: &[u8], _: &[u8]) -> bool {
+        false
+    }
+}
+
+fn set(count: usize) -> Arc<PartitionSet> {
+    let set = Arc::new(PartitionSet::new(count, settings().seed));
+    for number in 0..count {
+        set.put(number, Partition::new(Processor::new(settings()).expect("memory"), NOW));
+    }
+    set
+}
+
+/// All answers to the input, which arrives in pieces.
+fn answers(session: &mut Session, router: &mut impl Router, input: &[u8], piece: usize) -> Vec<u8> {
+    let mut answers = Vec::new();
+    for piece in input.chunks(piece) {
+        let mut progress = session.on_bytes(router, piece);
+        loop {
+            answers.extend_from_slice(session.output());
+            session.on_sent(session.output().len());
+            if progress != Progress::Stalled {
+                break;
+            }
+            progress = session.resume(router);
+        }
+        assert_eq!(progress, Progress::Open);
+    }
+    answers
+}
+
+/// A random script of commands on a few keys, whose answers depend on the order of those on one key.
+fn script(random: &mut SplitMix64, length: usize) -> Vec<u8> {
+    let mut script = String::new();
+    for at in 0..length {
+        let key = format!("key{}", random.below(12));
+        let keys = format!("{key} key{} key{} missing key{}", random.below(12), random.below(12), at % 12);
+        script += &match random.below(16) {
+            0 | 1 => format!("set {key} {at} 0 3\r\n{:03}\r\n", at % 1000),
+            2 => format!("set {key} 0 0 {}\r\n{}\r\n", 100 + at % 50, "x".repeat(100 + at % 50)),
+            3 => format!("append {key} 0 0 2\r\n{:02}\r\n", at % 100),
+            4 => format!("incr {key} {at}\r\nincr {key} 1\r\nincr {key} 1 noreply\r\n"),
+            5 => format!("delete {key}\r\n"),
+            6 => format!("add {key} 0 0 1\r\n{}\r\n", at % 10),
+            7 => format!("set {key} 0 0 1 noreply\r\n7\r\n"),
+            8 => format!("mg {key} v f k\r\nmn\r\n"),
+            9 => format!("ms {key} 2 T0\r\n{:02}\r\nmd {key} q\r\n", at % 100),
+            10 => "bogus\r\n".into(),
+            11 | 12 => format!("get {key}\r\n"),
+            13 => format!("decr {key} {at}\r\nget {keys}\r\n"),
+            _ => format!("get {keys}\r\n"),
+        };
+    }
+    script.into_bytes()
+}
+
+#[test]
+fn a_session_is_answered_in_place_as_by_one_partition() {
+    for seed in 0..60 {
+        let mut random = SplitMix64::new(seed);
+        let script = script(&mut random, 400);
+        let piece = 1 + random.index(3000);
+        let mut alone = Partitions::new(1, &settings(), ListenerSettings::default());
+        let new_session = || Session::new(ListenerSettings::default());
+        let expected = answers(&mut new_session(), &mut alone, &script, script.len());
+        let set = set(1 + random.index(6));
+        let access = PartitionAccess::new(set, 0);
+        let mut thread = Thread::new(&access);
+        let answered = answers(&mut new_session(), &mut thread, &script, piece);
+        assert!(
+            answered == expected,
+            "seed {seed}: {}\nnot {}",
+            String::from_utf8_lossy(&answered),
+            String::from_utf8_lossy(&expected)
+        );
+        // All reactors' counts together are those of one.
+        let counted = |service: &Service| {
+            let c = &service.counters;
+            (c.get_count, c.get_hit_count, c.get_miss_count, c.set_count, c.increment_hit_count)
+        };
+        assert_eq!(counted(&thread.service), counted(&alone.all[0].1));
+    }
+}
+
+#[test]
+fn what_is_read_under_shared_locks_is_marked_as_read() {
+    let access = PartitionAccess::new(set(3), 1);
+    let mut thread = Thread::new(&access);
+    let mut session = Session::new(ListenerSettings::default());
+    for (said, hit) in [("get key\r\n", 0), ("mg key h\r\n", 1)] {
+        if hit == 0 {
+            let value = "v".repeat(50);
+            let store = format!("set key 0 0 50\r\n{value}\r\n");
+            assert_eq!(answers(&mut session, &mut thread, store.as_bytes(), 1000), b"STORED\r\n");
+            assert_eq!(answers(&mut session, &mut thread, b"mg key h\r\n", 1000), b"HD h0\r\n");
+            // A meta get marks the pair as well: it is stored anew.
+            answers(&mut session, &mut thread, store.as_bytes(), 1000);
+        }
+        let answer = answers(&mut session, &mut thread, said.as_bytes(), 1000);
+        assert_eq!(answer.starts_with(b"HD h1"), hit == 1, "{}", String::from_utf8_lossy(&answer));
+    }
+}
+
+#[test]
+fn sessions_on_threads_keep_their_order_and_lose_no_addition() {
+    const ROUNDS: usize = 300;
+    let (count, set) = (3, set(3));
+    let barrier = Barrier::new(count);
+    thread::scope(|scope| {
+        for own in 0..count {
+            let (set, barrier) = (Arc::clone(&set), &barrier);
+            scope.spawn(move || {
+                let access = PartitionAccess::new(set, own);
+                let mut thread = Thread::new(&access);
+                let mut session = Session::new(ListenerSettings::default());
+                let (mut random, mut created) = (SplitMix64::new(own as u64), String::new());
+                for shared in 0..8 {
+                    created += &format!("add sum{shared} 0 0 1 noreply\r\n0\r\n");
+                }
+                answers(&mut session, &mut thread, created.as_bytes(), 10_000);
+                barrier.wait();
+                for round in 0..ROUNDS {
+                    // Each of the thread's own keys is stored, read and stored again; the sums are everybody's.
+                    let (mut said, mut expected) = (String::new(), String::new());
+                    for key in 0..30 {
+                        let (first, second) = (format!("{round:05}"), format!("{key:05}"));
+                        said += &format!("set own{own}-{key} 0 0 5\r\n{first}\r\nget own{own}-{key}\r\n");
+                        expected += &format!("STORED\r\nVALUE own{own}-{key} 0 5\r\n{first}\r\nEND\r\n");
+                        said += &format!("incr sum{} 1 noreply\r\n", key % 8);
+                        said += &format!("set own{own}-{key} 0 0 5\r\n{second}\r\n");
+                        expected += "STORED\r\n";
+                    }
+                    for key in 0..30 {
+                        said += &format!("get own{own}-{key} sum-missing\r\n");
+                        expected += &format!("VALUE own{own}-{key} 0 5\r\n{key:05}\r\nEND\r\n");
+                    }
+                    let piece = 50 + random.index(4000);
+                    let answered = answers(&mut session, &mut thread, said.as_bytes(), piece);
+                    assert!(answered == expected.as_bytes(), "{}", String::from_utf8_lossy(&answered));
+                }
+            });
+        }
+    });
+    let access = PartitionAccess::new(set, 0);
+    let mut thread = Thread::new(&access);
+    for sum in 0..8 {
+        let said = format!("get sum{sum}\r\n");
+        let answer =
+            answers(&mut Session::new(ListenerSettings::default()), &mut thread, said.as_bytes(), 100);
+        let keys = (0..30).filter(|key| key % 8 == sum).count();
+        let total = (keys * ROUNDS * count).to_string();
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let value = text.split("\r\n").nth(1).expect("a value").trim_end();
+        assert_eq!(value, total);
+    }
+}
+
+/// What is asked of all partitions goes by message: what a client sends behind it waits for their answers.
+#[test]
+fn commands_behind_a_flush_wait_until_all_partitions_have_flushed() {
+    let mut client = Client::with(IN_PLACE);
+    for key in 0..20 {
+        client.talk(&format!("set key{key} 0 0 1|x|"), "STORED|");
+    }
+    let mut said = b"flush_all\r\n".to_vec();
+    (0..20).for_each(|key| said.extend(format!("get key{key}\r\nset key{key} 0 0 1\r\ny\r\n").bytes()));
+    assert_eq!(client.session.on_bytes(&mut client.partitions, &said), Progress::Stalled);
+    assert!(client.session.output().is_empty());
+    assert_eq!(client.session.resume(&mut client.partitions), Progress::Stalled);
+    client.partitions.deliver(&mut client.session);
+    assert!(client.session.can_resume());
+    assert_eq!(client.session.resume(&mut client.partitions), Progress::Open);
+    let expected = format!("OK\r\n{}", "END\r\nSTORED\r\n".repeat(20));
+    assert_eq!(String::from_utf8_lossy(client.session.output()), expected);
+}
+
+/// Of a batch on several partitions, values beyond the limit of the output are kept where they lie.
+#[test]
+fn a_batch_beyond_the_limit_of_the_output_copies_little() {
+    let mut client = Client::with(IN_PLACE);
+    for key in 0..30 {
+        let value = "v".repeat(60_000);
+        client.talk(&format!("set key{key} 0 0 60000|{value}|"), "STORED|");
+    }
+    let said: Vec<u8> = (0..30).flat_map(|key| format!("mg key{key} v\r\n").into_bytes()).collect();
+    client.session.on_bytes(&mut client.partitions, &said);
+    assert!(client.session.is_full() && client.session.has_long());
+    let copied_bytes: usize = client.session.pieces().map(<[u8]>::len).sum();
+    assert!(copied_bytes < 400_000, "{copied_bytes}");
+    let answer = client.send(b"");
+    assert_eq!(answer.len(), 30 * (b"VA 60000\r\n\r\n".len() + 60_000));
+}
