@@ -179,3 +179,119 @@ fn prefetch(processor: &Processor, hashes: impl Iterator<Item = KeyHash> + Clone
     hashes.clone().for_each(|hash| processor.prefetch(hash));
     hashes.for_each(|hash| processor.prefetch_item(hash));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kv::{Partition, PartitionSet, Settings};
+    use linux::random::SplitMix64;
+    use wire::kv::batch::Outcomes;
+    use wire::kv::operation::{AtomicFunction, AtomicOptions};
+
+    use super::*;
+    use crate::messages::key_value::batch_part::run_here;
+
+    fn partition() -> Partition {
+        Partition::new(Processor::new(Settings::default()).expect("memory"), Moment::default())
+    }
+
+    fn access(count: usize, own: usize) -> PartitionAccess {
+        let set = Arc::new(PartitionSet::new(count, Settings::default().seed));
+        (0..count).for_each(|number| set.put(number, partition()));
+        PartitionAccess::new(set, own)
+    }
+
+    /// A batch of operations on a few keys, and the room for its outcomes. Some batches only look up.
+    fn batch(random: &mut SplitMix64) -> (Vec<u8>, usize) {
+        let (mut data, mut room_bytes) = (Vec::new(), 0);
+        let only_reads = random.below(3) == 0;
+        for _ in 0..1 + random.below(600) {
+            let key = [b'k', random.below(40) as u8];
+            let value = vec![random.below(256) as u8; [8, 8, 20, 300, 5000][random.index(5)]];
+            let mut number = [0; 24];
+            number[..8].copy_from_slice(&random.below(9).to_le_bytes());
+            let room = random.below(400) as u32;
+            let none = Operation {
+                opcode: KvOpcode::EXIST,
+                options: 0,
+                kind: 0,
+                room_bytes: 0,
+                key: &key,
+                operand: &[],
+            };
+            let operation = match random.below(if only_reads { 4 } else { 10 }) {
+                0 => none,
+                1..=3 => Operation { opcode: KvOpcode::RETRIEVE, room_bytes: room, ..none },
+                4..=6 => Operation { opcode: KvOpcode::STORE, operand: &value, ..none },
+                7 => Operation { opcode: KvOpcode::DELETE, ..none },
+                _ => Operation {
+                    opcode: KvOpcode::ATOMIC,
+                    kind: AtomicFunction::ADD.raw(),
+                    options: AtomicOptions::CREATE.bits(),
+                    operand: &number,
+                    ..none
+                },
+            };
+            assert!(operation.append_to(&mut data));
+            room_bytes += operation.outcome_bytes();
+        }
+        (data, room_bytes)
+    }
+
+    #[test]
+    fn a_batch_has_the_outcomes_of_one_partition() {
+        for seed in 0..40 {
+            let mut random = SplitMix64::new(seed);
+            let mut alone = partition();
+            let count = 1 + random.index(5);
+            let access = access(count, random.index(count));
+            for _ in 0..20 {
+                let (data, room_bytes) = batch(&mut random);
+                let (mut expected, mut room) = (vec![0; room_bytes], vec![0xff; room_bytes]);
+                let mut writer = OutcomeWriter::new(&mut expected);
+                run_here(&mut alone, &data, &mut writer, &mut Vec::new());
+                let expected_failures = writer.failed_count();
+                let length = writer.finish();
+                let (used, failed_count) =
+                    run_in_place(&access, Moment::default(), &data, &mut room, &mut Vec::new());
+                assert_eq!((used, failed_count), (length, expected_failures), "seed {seed}");
+                let number = Outcomes::new(&room[..used])
+                    .zip(Outcomes::new(&expected[..length]))
+                    .position(|(one, other)| (one.result, one.data) != (other.result, other.data));
+                assert_eq!(number, None, "seed {seed}");
+                assert!(room[..used] == expected[..length], "seed {seed}");
+            }
+            let pair_count = |number| access.exclusive(number).processor.counters().pair_count;
+            assert_eq!(
+                (0..count).map(pair_count).sum::<u64>(),
+                alone.processor.counters().pair_count,
+                "seed {seed}"
+            );
+        }
+    }
+
+    #[test]
+    fn look_ups_mark_what_they_have_read() {
+        let access = access(2, 0);
+        let key = b"key";
+        let hash = access.hash(key);
+        let none =
+            Operation { opcode: KvOpcode::RETRIEVE, options: 0, kind: 0, room_bytes: 64, key, operand: &[] };
+        let run = |operation: Operation<'_>| {
+            let (mut data, mut room) = (Vec::new(), vec![0; operation.outcome_bytes()]);
+            assert!(operation.append_to(&mut data));
+            run_in_place(&access, Moment::default(), &data, &mut room, &mut Vec::new())
+        };
+        assert_eq!(run(Operation { opcode: KvOpcode::STORE, room_bytes: 0, operand: &[7; 50], ..none }).1, 0);
+        let is_fetched = || {
+            let mut partition = access.exclusive(access.partition_of(hash));
+            let place = partition.processor.find(hash, key).expect("stored");
+            partition.processor.marks(place).is_fetched
+        };
+        run(Operation { opcode: KvOpcode::EXIST, room_bytes: 0, ..none });
+        assert!(!is_fetched());
+        run(none);
+        assert!(is_fetched());
+    }
+}
