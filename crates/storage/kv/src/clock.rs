@@ -91,12 +91,19 @@ impl Clock {
         self.now_s = u32::try_from(now.since_boot_s - self.base_s).unwrap_or(0).max(self.now_s);
     }
 
+    /// The moment that was set last.
+    pub(crate) fn moment(&self) -> Moment {
+        self.moment
+    }
+
     /// Whether a later moment has been set.
+    #[inline]
     pub(crate) fn is_ahead_of(&self, now: Moment) -> bool {
         now.boot == self.moment.boot && now.since_boot_s < self.moment.since_boot_s
     }
 
     /// Whether this moment has been set, or a later one.
+    #[inline]
     pub(crate) fn has_come_to(&self, now: Moment) -> bool {
         now == self.moment || self.is_ahead_of(now)
     }

@@ -147,12 +147,23 @@ impl Partition {
     /// Sets the time, as far as another thread has not set a later one.
     #[inline]
     pub fn follow(&mut self, now: Moment) {
-        if !self.processor.pairs().clock.is_ahead_of(now) {
-            self.set_now(now);
+        // Its line is written once a second only, and stays with all threads meanwhile.
+        if !self.is_current(now) {
+            self.set_later(now);
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn set_later(&mut self, now: Moment) {
+        // Another thread may have set a later time, and stamps be due.
+        let clock = &self.processor.pairs().clock;
+        let now = if clock.is_ahead_of(now) { clock.moment() } else { now };
+        self.set_now(now);
+    }
+
     /// Whether nothing is to be done because of the time.
+    #[inline]
     pub(crate) fn is_current(&self, now: Moment) -> bool {
         let pairs = self.processor.pairs();
         pairs.clock.has_come_to(now) && !pairs.heap.access.is_due(pairs.clock.now_s)

@@ -47,14 +47,6 @@ impl Parts {
         let start = if partition == 0 { 0 } else { self.ends[partition - 1] };
         &self.order[start as usize..self.ends[partition] as usize]
     }
-
-    /// The only partition that has a part; `None` if several have, or none.
-    #[must_use]
-    pub fn only(&self) -> Option<usize> {
-        let first = self.owners.iter().find(|owner| **owner != NONE)?;
-        let is_only = self.owners.iter().all(|owner| owner == first);
-        is_only.then_some(usize::from(*first))
-    }
 }
 
 #[cfg(test)]
@@ -69,11 +61,10 @@ mod tests {
             parts.sort(4, owners.into_iter());
             let found: [&[u32]; 4] = std::array::from_fn(|partition| parts.of(partition));
             assert_eq!(found, [&[2, 4][..], &[], &[0, 3, 5], &[]]);
-            assert_eq!(parts.only(), None);
         }
         parts.sort(2, [Some(1), Some(1)].into_iter());
-        assert_eq!((parts.of(0), parts.of(1), parts.only()), (&[][..], &[0, 1][..], Some(1)));
+        assert_eq!((parts.of(0), parts.of(1)), (&[][..], &[0, 1][..]));
         parts.sort(2, std::iter::empty());
-        assert_eq!((parts.of(0), parts.of(1), parts.only()), (&[][..], &[][..], None));
+        assert_eq!((parts.of(0), parts.of(1)), (&[][..], &[][..]));
     }
 }

@@ -248,15 +248,34 @@ impl Processor {
     #[inline(always)]
     #[must_use]
     pub fn see(&self, hash: KeyHash, key: &[u8], place: Option<PairPlace>) -> Seen<'_> {
-        let Pairs { heap, .. } = self.pairs();
+        let heap = &self.pairs().heap;
         heap.memory.begin_operation();
-        let is_there = |place: &PairPlace| match place.item() {
-            Some(item) => heap.item_has_key(item, key),
-            None => Bucket(heap.memory.line(place.node())).inline(place.cell()).0 == key,
-        };
-        let Some(place) = place.filter(is_there).or_else(|| self.pairs().locate(hash, key)) else {
-            return Seen::Absent;
-        };
+        match place.map(|place| (place, place.item())) {
+            Some((_, Some(item))) => {
+                let header = heap.header(item);
+                if usize::from(header.key_bytes) == key.len()
+                    && header.bits & (LARGE | WIDE) == 0
+                    && is_equal(heap.memory.bytes(item, HEADER_BYTES, key.len()), key)
+                    && !self.pairs().is_expired(&header)
+                {
+                    return self.seen(item, &header);
+                }
+            }
+            Some((place, None)) => {
+                let (own, value) = Bucket(heap.memory.line(place.node())).inline(place.cell());
+                if own == key {
+                    return Seen::Whole { flags: 0, value, is_touch_due: false };
+                }
+            }
+            None => {}
+        }
+        self.look_and_see(hash, key)
+    }
+
+    #[inline(never)]
+    fn look_and_see(&self, hash: KeyHash, key: &[u8]) -> Seen<'_> {
+        let heap = &self.pairs().heap;
+        let Some(place) = self.pairs().locate(hash, key) else { return Seen::Absent };
         let Some(item) = place.item() else {
             let (_, value) = Bucket(heap.memory.line(place.node())).inline(place.cell());
             return Seen::Whole { flags: 0, value, is_touch_due: false };
@@ -265,8 +284,16 @@ impl Processor {
         if header.bits & (LARGE | WIDE) != 0 || self.pairs().is_expired(&header) {
             return Seen::Other;
         }
-        let value = heap.memory.bytes(item, HEADER_BYTES + key.len(), header.value_bytes.into());
-        Seen::Whole { flags: header.flags.into(), value, is_touch_due: heap.is_touch_due(&header) }
+        self.seen(item, &header)
+    }
+
+    /// What is in an item of one part.
+    #[inline(always)]
+    fn seen(&self, item: u32, header: &Header) -> Seen<'_> {
+        let heap = &self.pairs().heap;
+        let at = HEADER_BYTES + usize::from(header.key_bytes);
+        let value = heap.memory.bytes(item, at, header.value_bytes.into());
+        Seen::Whole { flags: header.flags.into(), value, is_touch_due: heap.is_touch_due(header) }
     }
 
     /// Looks a key up. Expired pairs are removed and not found.

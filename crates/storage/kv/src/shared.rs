@@ -139,7 +139,8 @@ impl PartitionAccess {
     /// The access of the thread whose own partition has this number.
     #[must_use]
     pub fn new(set: Arc<PartitionSet>, own: usize) -> Self {
-        let changed = set.slots.iter().map(|_| AtomicBool::new(false)).collect();
+        // Its own one is yet to be reported for the first time.
+        let changed = (0..set.slots.len()).map(|number| AtomicBool::new(number == own)).collect();
         Self { set, own, is_complete: AtomicBool::new(false), changed }
     }
 

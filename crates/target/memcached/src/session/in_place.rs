@@ -35,8 +35,18 @@ impl Session {
             return false;
         }
         let Some(mut behind) = self.decoder.get_position() else { return false };
-        if next_get(&mut { *input }, behind).is_none() {
-            return false;
+        let mut rest = *input;
+        let Some((key, behind_first)) = next_get(&mut rest, behind) else { return false };
+        if rest.is_empty() {
+            // A single one.
+            let hash = access.hash(key);
+            self.get_alone(in_place, hash, key);
+            if behind_first == GetPosition::Line {
+                self.output.bytes_mut().extend_from_slice(b"END\r\n");
+            }
+            self.decoder.set_get_position(behind_first);
+            *input = rest;
+            return true;
         }
         let mut locks = access.read_locks(*now);
         let mut read: Vec<(KeyHash, &'a [u8])> = Vec::new();
@@ -84,12 +94,7 @@ impl Session {
                     }
                     Seen::Whole { .. } | Seen::Other => {
                         locks.release();
-                        let mut guard = access.exclusive_at(number, *now);
-                        let mut executor = service.on(&mut guard);
-                        executor.reborrow().get_slow(hash, key, out);
-                        if !executor.service.long_values.is_empty() {
-                            self.output.insert(executor.take_long_values());
-                        }
+                        self.get_alone(&mut InPlace { access, service, now: *now }, hash, key);
                     }
                 }
                 behind = gets[at].behind;
@@ -113,6 +118,20 @@ impl Session {
         true
     }
 
+    /// Executes the `get` of one key, which may change its pair.
+    fn get_alone(&mut self, in_place: &mut InPlace<'_>, hash: KeyHash, key: &[u8]) {
+        let (out, mut long) = (self.output.bytes_mut(), Vec::new());
+        in_place.on(in_place.access.partition_of(hash), |mut executor| {
+            executor.reborrow().get_slow(hash, key, out);
+            if !executor.service.long_values.is_empty() {
+                long.extend(executor.take_long_values());
+            }
+        });
+        if !long.is_empty() {
+            self.output.insert(long.into_iter());
+        }
+    }
+
     /// Executes the commands of a batch, each part in its partition. If all are on one partition, stops when the output
     /// is full, and returns the number of those that are done.
     #[inline]
@@ -122,28 +141,25 @@ impl Session {
         entries: &[Entry<'_>],
     ) -> Option<usize> {
         let InPlace { access, service, now } = in_place;
+        let mut numbers = hashes(entries).map(|hash| access.partition_of(hash));
+        if let Some(number) = numbers.next()
+            && numbers.all(|other| other == number)
+        {
+            let mut guard = access.exclusive_at(number, *now);
+            return self.run_on_one(service.on(&mut guard), entries);
+        }
         let mut answers = std::mem::take(&mut service.batch_answers);
         answers.begin(entries.len());
         let BatchAnswers { parts, bytes, ranges, long } = &mut answers;
         let (_, count) = access.position();
         parts.sort(count, entries.iter().map(|entry| Some(access.partition_of(entry.hash?))));
-        let done = match parts.only() {
-            Some(number) => {
-                let mut guard = access.exclusive_at(number, *now);
-                self.run_on_one(service.on(&mut guard), entries)
-            }
-            None => {
-                let waiting = self.output.len();
-                access.for_each_part(parts, *now, |partition, numbers| {
-                    let mut executor = service.on(partition);
-                    run_part(&mut executor, entries, numbers, waiting, (bytes, ranges, long));
-                });
-                self.put_in_order(entries, &mut answers);
-                None
-            }
-        };
+        let waiting = self.output.len();
+        access.for_each_part(parts, *now, |partition, numbers| {
+            run_part(&mut service.on(partition), entries, numbers, waiting, (bytes, ranges, long));
+        });
+        self.put_in_order(entries, &mut answers);
         service.batch_answers = answers;
-        done
+        None
     }
 
     /// Executes the commands of a batch whose keys are all on one partition, until the output is full: then returns the
@@ -243,7 +259,9 @@ fn run_part(
         } else {
             at += execute_first(executor, hash, &entries[number..], bytes);
         }
-        long.extend(executor.take_long_values().map(|(at, value)| (number, at - start, value)));
+        if !executor.service.long_values.is_empty() {
+            long.extend(executor.take_long_values().map(|(at, value)| (number, at - start, value)));
+        }
         ranges[number] = (start, bytes.len());
     }
 }
