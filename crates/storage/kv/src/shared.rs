@@ -349,7 +349,7 @@ mod held {
     pub(super) fn assert_none() {
         #[cfg(debug_assertions)]
         COUNT.with(|count| {
-            assert_eq!(count.get(), 0, "a thread that holds a partition waits for another one")
+            assert_eq!(count.get(), 0, "a thread that holds a partition waits for another one");
         });
     }
 }

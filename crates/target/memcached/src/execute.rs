@@ -8,7 +8,7 @@ use memory::{CHUNK_BYTES, Chunk};
 use crate::binary_response as response;
 use crate::command::{Command, Mode, Verb};
 use crate::counters::CommandCounters;
-use crate::in_place::BatchAnswers;
+use crate::in_place::BatchScratch;
 use crate::incoming::LargeStore;
 use crate::number::{self, Digits, LastDigits};
 use crate::output::LongValue;
@@ -47,7 +47,7 @@ pub struct Service {
     /// Number of the connection whose command is executed; kept only while events are watched.
     pub(crate) client: u32,
     /// For batches of commands on several partitions.
-    pub(crate) batch_answers: BatchAnswers,
+    pub(crate) batch: BatchScratch,
 }
 
 impl Service {
@@ -64,7 +64,7 @@ impl Service {
             copied_bytes_max: COPIED_BYTES_MAX,
             watch: WatchLog::default(),
             client: 0,
-            batch_answers: BatchAnswers::default(),
+            batch: BatchScratch::default(),
         }
     }
 

@@ -24,10 +24,16 @@ impl InPlace<'_> {
     }
 }
 
-/// The answers to a batch of commands that are executed partition by partition.
+/// A batch of commands that are executed partition by partition; kept for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct BatchScratch {
+    pub(crate) parts: Parts,
+    pub(crate) answers: BatchAnswers,
+}
+
+/// The answers to such a batch.
 #[derive(Debug, Default)]
 pub(crate) struct BatchAnswers {
-    pub(crate) parts: Parts,
     pub(crate) bytes: Vec<u8>,
     /// By command: start and end of its answer in the bytes.
     pub(crate) ranges: Vec<(usize, usize)>,

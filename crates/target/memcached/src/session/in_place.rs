@@ -11,8 +11,7 @@ use super::batch::{Entry, execute_first};
 use super::{OUTPUT_BYTES_MAX, Session};
 use crate::execute::{Executor, push_value_line};
 use crate::gets::{Get, ITEMS_AHEAD, take_gets};
-use crate::in_place::{BatchAnswers, InPlace};
-use crate::output::LongValue;
+use crate::in_place::{BatchAnswers, BatchScratch, InPlace};
 use crate::protocol::decode::{GetPosition, next_get};
 use crate::settings::COPIED_BYTES_MAX;
 use kv::{KeyHash, Parts, Seen};
@@ -148,17 +147,17 @@ impl Session {
             let mut guard = access.exclusive_at(number, *now);
             return self.run_on_one(service.on(&mut guard), entries);
         }
-        let mut answers = std::mem::take(&mut service.batch_answers);
+        let mut batch = std::mem::take(&mut service.batch);
+        let BatchScratch { parts, answers } = &mut batch;
         answers.begin(entries.len());
-        let BatchAnswers { parts, bytes, ranges, long } = &mut answers;
         let (_, count) = access.position();
         parts.sort(count, entries.iter().map(|entry| Some(access.partition_of(entry.hash?))));
         let waiting = self.output.len();
         access.for_each_part(parts, *now, |partition, numbers| {
-            run_part(&mut service.on(partition), entries, numbers, waiting, (bytes, ranges, long));
+            run_part(&mut service.on(partition), entries, numbers, waiting, answers);
         });
-        self.put_in_order(entries, &mut answers);
-        service.batch_answers = answers;
+        self.put_in_order(entries, answers);
+        service.batch = batch;
         None
     }
 
@@ -197,7 +196,7 @@ impl Session {
 
     /// Appends the answers to a batch in the order of its commands.
     fn put_in_order(&mut self, entries: &[Entry<'_>], answers: &mut BatchAnswers) {
-        let BatchAnswers { bytes, ranges, long, .. } = answers;
+        let BatchAnswers { bytes, ranges, long } = answers;
         long.sort_by_key(|(number, ..)| *number);
         let mut long = long.drain(..).peekable();
         for (number, (entry, &(start, end))) in entries.iter().zip(ranges.iter()).enumerate() {
@@ -241,7 +240,7 @@ fn run_part(
     entries: &[Entry<'_>],
     numbers: &[u32],
     waiting: usize,
-    (bytes, ranges, long): (&mut Vec<u8>, &mut [(usize, usize)], &mut Vec<(usize, usize, LongValue)>),
+    BatchAnswers { bytes, ranges, long }: &mut BatchAnswers,
 ) {
     let hash_of = |number: u32| entries[number as usize].hash.expect("on a partition");
     numbers.iter().for_each(|&number| executor.partition.processor.prefetch(hash_of(number)));
