@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use memory::{CHUNK_BYTES, Chunk};
 
+use crate::batch_scratch::BatchScratch;
 use crate::binary_response as response;
 use crate::command::{Command, Mode, Verb};
 use crate::counters::CommandCounters;
-use crate::in_place::BatchScratch;
 use crate::incoming::LargeStore;
 use crate::number::{self, Digits, LastDigits};
 use crate::output::LongValue;

@@ -16,6 +16,7 @@ mod answer;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 #[cfg_attr(not(test), deny(clippy::expect_used, clippy::unwrap_used))]
 mod authentication;
+mod batch_scratch;
 mod binary_response;
 mod collecting;
 mod collective;

@@ -9,9 +9,10 @@
 
 use super::batch::{Entry, execute_first};
 use super::{OUTPUT_BYTES_MAX, Session};
+use crate::batch_scratch::{BatchAnswers, BatchScratch};
 use crate::execute::{Executor, push_value_line};
 use crate::gets::{Get, ITEMS_AHEAD, take_gets};
-use crate::in_place::{BatchAnswers, BatchScratch, InPlace};
+use crate::in_place::InPlace;
 use crate::protocol::decode::{GetPosition, next_get};
 use crate::settings::COPIED_BYTES_MAX;
 use kv::{KeyHash, Parts, Seen};
