@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use linux::Moment;
 use linux::random::SplitMix64;
@@ -14,6 +15,8 @@ use nvlane_kv::{
 
 const NOW: Moment = Moment { boot: 1, since_boot_s: 1000, unix_s: 1_700_000_000 };
 const SEED: u64 = 5;
+/// How long a thread is given to release what it holds.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn set(count: usize, memory_bytes: usize) -> Arc<PartitionSet> {
     let set = Arc::new(PartitionSet::new(count, SEED));
@@ -230,7 +233,9 @@ fn a_reader_that_waits_for_a_partition_holds_no_other_one() {
             let guard = other.exclusive(2);
             is_held.wait();
             // Until the reader has released the others, which it has only tried to add this one to.
+            let start = Instant::now();
             while !other.can_change(0) || !other.can_change(1) {
+                assert!(start.elapsed() < PATIENCE, "the reader keeps partitions while it waits");
                 thread::yield_now();
             }
             drop(guard);

@@ -155,7 +155,7 @@ fn what_is_read_under_shared_locks_is_marked_as_read() {
     let access = PartitionAccess::new(set(3), 1);
     let mut thread = Thread::new(&access);
     let mut session = Session::new(ListenerSettings::default());
-    for (said, hit) in [("get key\r\n", 0), ("mg key h\r\n", 1)] {
+    for (said, hit) in [("get key none\r\n", 0), ("mg key h\r\n", 1)] {
         if hit == 0 {
             let value = "v".repeat(50);
             let store = format!("set key 0 0 50\r\n{value}\r\n");
