@@ -242,6 +242,21 @@ impl PartitionAccess {
         ReadLocks { access: self, now, held, held_count: 0, release_count: 0 }
     }
 
+    /// Marks pairs as read, which delays their eviction: those that look-ups under shared locks have found.
+    #[inline(never)]
+    pub fn mark_read(&self, now: Moment, read: &[(KeyHash, &[u8])]) {
+        let mut parts = Parts::default();
+        parts.sort(self.set.slots.len(), read.iter().map(|(hash, _)| Some(self.partition_of(*hash))));
+        self.for_each_part(&mut parts, now, |partition, numbers| {
+            for &number in numbers {
+                let (hash, key) = read[number as usize];
+                if let Some(place) = partition.processor.find(hash, key) {
+                    partition.processor.touch(place);
+                }
+            }
+        });
+    }
+
     /// Reports the usage of the partitions that this thread has changed, unless others use them: those are reported
     /// the next time.
     pub fn report_usage(&self) {

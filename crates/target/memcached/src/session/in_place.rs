@@ -15,7 +15,7 @@ use crate::gets::{Get, ITEMS_AHEAD, take_gets};
 use crate::in_place::InPlace;
 use crate::protocol::decode::{GetPosition, next_get};
 use crate::settings::COPIED_BYTES_MAX;
-use kv::{KeyHash, Parts, Seen};
+use kv::{KeyHash, Seen};
 
 /// Batches of `get` keys under one lock of each partition: changes wait meanwhile.
 const ROUND_COUNT: usize = 4;
@@ -113,7 +113,7 @@ impl Session {
         }
         drop(locks);
         if !read.is_empty() {
-            mark_read(in_place, &read);
+            in_place.access.mark_read(in_place.now, &read);
         }
         true
     }
@@ -218,21 +218,6 @@ impl Session {
 /// The hashes of the keys of commands.
 fn hashes<'e>(entries: &'e [Entry<'_>]) -> impl Iterator<Item = KeyHash> + 'e {
     entries.iter().filter_map(|entry| entry.hash)
-}
-
-/// Marks pairs as read, which delays their eviction. They were found under shared locks.
-#[inline(never)]
-fn mark_read(InPlace { access, now, .. }: &mut InPlace<'_>, read: &[(KeyHash, &[u8])]) {
-    let mut parts = Parts::default();
-    parts.sort(access.position().1, read.iter().map(|(hash, _)| Some(access.partition_of(*hash))));
-    access.for_each_part(&mut parts, *now, |partition, numbers| {
-        for &number in numbers {
-            let (hash, key) = read[number as usize];
-            if let Some(place) = partition.processor.find(hash, key) {
-                partition.processor.touch(place);
-            }
-        }
-    });
 }
 
 /// Executes the commands of a batch that are on one partition, in order. `waiting` bytes of output are before them.

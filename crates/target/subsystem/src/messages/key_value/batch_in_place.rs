@@ -110,7 +110,7 @@ fn look_up(
             for Hashed { hash, .. } in operations {
                 locks.get(access.partition_of(*hash)).0.processor.prefetch_item(*hash);
             }
-            for hashed @ Hashed { hash, operation } in operations {
+            for Hashed { hash, operation } in operations {
                 let number = access.partition_of(*hash);
                 let (partition, _) = locks.get(number);
                 let (status, result, data_bytes) = match partition.processor.see(*hash, operation.key, None) {
@@ -123,7 +123,7 @@ fn look_up(
                         let data_bytes = value.len().min(room.len());
                         room[..data_bytes].copy_from_slice(&value[..data_bytes]);
                         if is_touch_due {
-                            read.push(hashed);
+                            read.push((*hash, operation.key));
                         }
                         (Status::SUCCESS, value.len() as u64, data_bytes)
                     }
@@ -140,25 +140,10 @@ fn look_up(
         }
     }
     if !read.is_empty() {
-        mark_read(access, now, &read);
+        access.mark_read(now, &read);
     }
     let failed_count = writer.failed_count();
     (writer.finish(), failed_count)
-}
-
-/// Marks pairs as read, which delays their eviction.
-#[inline(never)]
-fn mark_read(access: &PartitionAccess, now: Moment, read: &[&Hashed<'_>]) {
-    let mut parts = Parts::default();
-    parts.sort(access.position().1, read.iter().map(|hashed| Some(access.partition_of(hashed.hash))));
-    access.for_each_part(&mut parts, now, |partition, numbers| {
-        for &number in numbers {
-            let Hashed { hash, operation } = read[number as usize];
-            if let Some(place) = partition.processor.find(*hash, operation.key) {
-                partition.processor.touch(place);
-            }
-        }
-    });
 }
 
 fn execute(
