@@ -186,12 +186,6 @@ impl PartitionAccess {
         self.set.lock(number)
     }
 
-    /// Whether this thread could change a partition without waiting.
-    #[must_use]
-    pub fn can_change(&self, number: usize) -> bool {
-        self.set.slot(number).try_write().is_ok()
-    }
-
     /// As [`exclusive`](Self::exclusive), with the partition's clock set.
     #[must_use]
     pub fn exclusive_at(&self, number: usize, now: Moment) -> ExclusiveGuard<'_> {

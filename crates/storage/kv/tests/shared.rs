@@ -2,9 +2,9 @@
 #![allow(missing_docs, clippy::cast_possible_truncation, clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linux::Moment;
 use linux::random::SplitMix64;
@@ -224,21 +224,23 @@ fn the_part_of_a_busy_partition_is_left_for_the_end() {
 
 #[test]
 fn a_reader_that_waits_for_a_partition_holds_no_other_one() {
-    let set = set(3, 1 << 20);
-    let (mine, _) = with_keys(&set, 1);
-    let is_held = Barrier::new(2);
+    let set = &set(3, 1 << 20);
+    let (mine, _) = with_keys(set, 1);
+    let is_held = &Barrier::new(3);
+    let (has_changed, changed) = mpsc::channel();
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let other = PartitionAccess::new(Arc::clone(&set), 0);
-            let guard = other.exclusive(2);
+        scope.spawn(move || {
+            let other = PartitionAccess::new(Arc::clone(set), 2);
+            let _guard = other.exclusive(2);
             is_held.wait();
-            // Until the reader has released the others, which it has only tried to add this one to.
-            let start = Instant::now();
-            while !other.can_change(0) || !other.can_change(1) {
-                assert!(start.elapsed() < PATIENCE, "the reader keeps partitions while it waits");
-                thread::yield_now();
-            }
-            drop(guard);
+            changed.recv_timeout(PATIENCE).expect("the reader keeps partitions while it waits");
+        });
+        scope.spawn(move || {
+            let other = PartitionAccess::new(Arc::clone(set), 0);
+            is_held.wait();
+            // The reader has both, and releases them when it waits for the third.
+            (0..2).for_each(|number| drop(other.exclusive(number)));
+            has_changed.send(()).expect("the other thread waits");
         });
         let mut locks = mine.read_locks(NOW);
         assert_eq!((locks.get(0).1, locks.get(1).1), (0, 0));
