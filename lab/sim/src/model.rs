@@ -50,7 +50,7 @@ pub(crate) struct Model {
     unflushed: BTreeMap<usize, Vec<(u64, Value, u64, u32)>>,
     /// By host: its unflushed writes when the namespace was closed. One of its flushes must fail before one succeeds.
     untold: BTreeMap<usize, Untold>,
-    /// Hosts that had a flush fail while the namespace was closed, since it was.
+    /// Hosts whose Flush has failed since the namespace was closed.
     told: BTreeSet<usize>,
     epoch: u32,
     /// The blocks at each power cut: answers from before that arrive after it are compared with these.
@@ -329,8 +329,8 @@ impl Model {
         Ok(())
     }
 
-    /// A flush or a durable write has failed in the storage: writes that were begun before may never become durable. If
-    /// it was closed before, no write was answered with success since: a host that was told then knows of all.
+    /// A flush or a durable write has failed in the storage: writes that were begun before may never become durable. A
+    /// closed namespace executes no write: a host whose Flush has failed since it was closed knows of every loss.
     pub(crate) fn excuse_all(&mut self, now_ns: u64, associations: &[u32]) {
         for cluster in self.blocks.iter_mut().flat_map(|block| &mut block.clusters) {
             cluster.is_excused |= !cluster.is_durable;

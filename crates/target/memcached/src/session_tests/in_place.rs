@@ -57,7 +57,7 @@ impl Router for Thread<'_> {
         unreachable!("no value is that long")
     }
     fn request_connections(&mut self, _: AnswerId) {
-        unreachable!("nobody asks for connections")
+        unreachable!("no command of these tests lists connections")
     }
     fn listeners(&self) -> Vec<crate::ListenerAddress> {
         Vec::new()

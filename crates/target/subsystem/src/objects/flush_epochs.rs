@@ -53,8 +53,8 @@ struct Known {
     covered: Generation,
     /// The generation that was covered before the loss was reported.
     before: Generation,
-    /// The lanes of the failed Flushes that reported it, and when each did first, ns. None once the host certainly has
-    /// the answer to one.
+    /// The lanes whose Flush failed and so reported the loss, each with the time of its first one, ns. Empty once the host
+    /// certainly has one of the answers.
     told: BTreeMap<LanePlace, u64>,
 }
 
