@@ -185,6 +185,11 @@ impl PairModel {
         self.keys.iter_mut().for_each(|key| key.on_wall_set(step_s.cast_signed()));
     }
 
+    /// The wall clock was set while the target read a log of an earlier boot: the step counts as time that has passed.
+    pub(crate) fn on_wall_set_in_recovery(&mut self) {
+        self.keys.iter_mut().for_each(History::on_wall_set_in_recovery);
+    }
+
     /// The target starts again after the power went at `cut_ns`: its wall clock shows how long ago that was, if it is
     /// right.
     pub(crate) fn on_boot(&mut self, cut_ns: u64, now_ns: u64, is_wall_right: bool) {

@@ -411,19 +411,31 @@ impl History {
     /// the log, or if the wall clock was wrong at any time all that was left; or they have gained the time in which the
     /// power was off.
     pub(super) fn on_boot(&mut self, cut_s: i64, now_s: i64, is_wall_right: bool) {
-        let shift = |state: &mut KeyState| {
+        self.change_states(|state| {
             if let Some(Pair { expiry_s: Some((low_s, high_s)), .. }) = state
                 && *high_s > cut_s
             {
                 *low_s = if is_wall_right { low_s.saturating_sub(UNMARKED_S) } else { i64::MIN };
                 *high_s += now_s - cut_s + 1;
             }
-        };
-        self.configurations.iter_mut().for_each(|one| shift(&mut one.state));
+        });
+    }
+
+    /// Pairs may have lost all the time that was left.
+    pub(super) fn on_wall_set_in_recovery(&mut self) {
+        self.change_states(|state| {
+            if let Some(Pair { expiry_s: Some((low_s, _)), .. }) = state {
+                *low_s = i64::MIN;
+            }
+        });
+    }
+
+    fn change_states(&mut self, change: impl Fn(&mut KeyState)) {
+        self.configurations.iter_mut().for_each(|one| change(&mut one.state));
         self.configurations.sort_unstable();
         self.configurations.dedup();
         for (mut state, past) in std::mem::take(&mut self.past) {
-            shift(&mut state);
+            change(&mut state);
             let known = self.past.entry(state).or_insert(past);
             known.last_ns = known.last_ns.max(past.last_ns);
             known.is_written_over &= past.is_written_over;

@@ -49,6 +49,11 @@ impl Clocks {
         self.is_right
     }
 
+    /// Whether the machine has been booted since the run began.
+    pub(crate) fn is_rebooted(&self) -> bool {
+        self.boot > 1
+    }
+
     /// The wall clock is set. Returns by how much, s.
     pub(crate) fn set_wall(&mut self, ahead_s: i64) -> u64 {
         self.is_right &= ahead_s == 0;

@@ -313,6 +313,10 @@ impl World {
             Fault::SetClock { ahead_s } => {
                 let step_s = self.shared.clocks.set_wall(ahead_s);
                 pairs.model.on_wall_set(step_s);
+                let is_reading = pairs.store.as_ref().is_some_and(|store| store.recovery().is_some());
+                if is_reading && self.shared.clocks.is_rebooted() {
+                    pairs.model.on_wall_set_in_recovery();
+                }
             }
             Fault::Suspend { seconds } => {
                 self.shared.clocks.suspend(seconds);
