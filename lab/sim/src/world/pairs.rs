@@ -224,9 +224,12 @@ impl Pairs {
         let failed_ns = log_failed_ns(shared);
         self.model.closed_since_ns = failed_ns.map(|at_ns| at_ns + 2 * order_ns);
         self.model.refusals = refusals(shared);
+        // A read that failed may be one of cleaning: the log has ended then, with changes that are not written.
+        let failed_read_ns = shared.log_disk.first_trouble_ns(Trouble::Read, shared.started_ns);
         // The log's operations wait behind those of other files.
         if lacks_space
             || failed_ns.is_some()
+            || failed_read_ns.is_some()
             || shared.log_disk.running_count() > 0
             || shared.disk.is_full()
             || self.store.is_none()
