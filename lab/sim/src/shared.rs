@@ -44,7 +44,7 @@ const SECTOR_BYTES: usize = 512;
 const SLOW_SHARE: u64 = 64;
 
 /// Maximum age of the time by which a thread acts, ns.
-const CLOCK_AGE_NS_MAX: u64 = 5 * MS;
+pub(crate) const CLOCK_AGE_NS_MAX: u64 = 5 * MS;
 
 /// How long after the end of a fault a host may be without an association: timeouts, delays between attempts, and a
 /// Connect that waits for the host's previous lanes.

@@ -9,6 +9,7 @@ use super::admission::may_lack_queue;
 use crate::coverage::Point;
 use crate::host::BARRED;
 use crate::scenario::{MS, TIMER_STEP_NS};
+use crate::shared::CLOCK_AGE_NS_MAX;
 use crate::shared::network::{Connection, NVME};
 use crate::tls_right::Right;
 
@@ -50,7 +51,10 @@ impl World {
         let connection = &self.shared.network.connections[id];
         let waited_ns = connection.accepted_ns.map_or(0, |since_ns| self.shared.now_ns - since_ns);
         let scenario = &self.shared.scenario;
-        if waited_ns >= scenario.target.timeouts.connect_ms.min(scenario.target.timeouts.pdu_ms) * MS {
+        // The wait begins by the clock of the reactor's turn, which may be old.
+        let age_ns = if scenario.target.has_old_clocks { CLOCK_AGE_NS_MAX } else { 0 };
+        let limit_ns = scenario.target.timeouts.connect_ms.min(scenario.target.timeouts.pdu_ms) * MS;
+        if waited_ns + age_ns >= limit_ns {
             self.shared.reach_event("connection without a queue is closed in time");
             return true;
         }
