@@ -85,4 +85,15 @@ impl Scenario {
         let count = waiting / disk.limit.max(1) as u64 + waiting * ranges + 1;
         count * attempt_count * operation_ns
     }
+
+    /// How long the second namespace may take for the commands that are out at once: pairs on the same blocks, and writes
+    /// that wait for them, take turns, ns.
+    pub(crate) fn second_ns_max(&self) -> u64 {
+        let waiting = match self.load.mix.compare_and_write {
+            0 => 1,
+            _ => self.hosts.count as u64 * u64::from(self.hosts.lane_count) * u64::from(self.hosts.depth),
+        };
+        // A pair reads and writes.
+        waiting * 2 * self.second.delay_ns_max
+    }
 }

@@ -11,6 +11,8 @@ pub(crate) struct SecondScenario {
     /// Its blocks; 0 without it. In the model they follow those of the first.
     pub(crate) block_count: u64,
     pub(crate) block_bytes: u32,
+    /// The longest time by which a filter delays an operation, ns.
+    pub(crate) delay_ns_max: u64,
 }
 
 impl Scenario {
@@ -29,6 +31,7 @@ impl Scenario {
         if r.one_in(2) {
             let longest_us = r.scaled(1, if self.is_prompt { 500 } else { 50_000 });
             filters += &format!("&delay=0us-{longest_us}us");
+            self.second.delay_ns_max = longest_us * US;
         }
         if r.one_in(3) {
             filters += &format!("&error=write:1/{},seed={}", r.between(5, 100), r.below(1000));

@@ -206,6 +206,8 @@ impl World {
                 Some("damaged data on a narrow network")
             } else if 2 * scenario.disk_ns_max() >= timeout_ns {
                 Some("busy disk")
+            } else if 2 * scenario.second_ns_max() >= timeout_ns {
+                Some("slow second namespace")
             } else if is_held {
                 Some("command held for its path")
             } else {
