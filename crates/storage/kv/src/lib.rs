@@ -92,7 +92,7 @@ pub use place::{Home, PairPlace};
 pub use processor::{Processor, Seen};
 pub use regions::REGION_BYTES;
 pub use settings::{Eviction, Settings};
-pub use shared::{ExclusiveGuard, PartitionAccess, PartitionSet, ReadLocks};
+pub use shared::{ExclusiveGuard, PartitionAccess, PartitionSet, ReadLocks, SharedGuard};
 pub use station::{Arrival, Station};
 pub use table::ListPosition;
 pub use touches::TouchCounts;

@@ -59,6 +59,8 @@ pub enum Seen<'a> {
     Absent,
     /// A pair whose value is in one part, and whose flags are short.
     Whole {
+        /// Its place.
+        place: PairPlace,
         /// The flags.
         flags: u32,
         /// The value.
@@ -251,20 +253,20 @@ impl Processor {
         let heap = &self.pairs().heap;
         heap.memory.begin_operation();
         match place.map(|place| (place, place.item())) {
-            Some((_, Some(item))) => {
+            Some((place, Some(item))) => {
                 let header = heap.header(item);
                 if usize::from(header.key_bytes) == key.len()
                     && header.bits & (LARGE | WIDE) == 0
                     && is_equal(heap.memory.bytes(item, HEADER_BYTES, key.len()), key)
                     && !self.pairs().is_expired(&header)
                 {
-                    return self.seen(item, &header);
+                    return self.seen(place, item, &header);
                 }
             }
             Some((place, None)) => {
                 let (own, value) = Bucket(heap.memory.line(place.node())).inline(place.cell());
                 if own == key {
-                    return Seen::Whole { flags: 0, value, is_touch_due: false };
+                    return Seen::Whole { place, flags: 0, value, is_touch_due: false };
                 }
             }
             None => {}
@@ -278,22 +280,22 @@ impl Processor {
         let Some(place) = self.pairs().locate(hash, key) else { return Seen::Absent };
         let Some(item) = place.item() else {
             let (_, value) = Bucket(heap.memory.line(place.node())).inline(place.cell());
-            return Seen::Whole { flags: 0, value, is_touch_due: false };
+            return Seen::Whole { place, flags: 0, value, is_touch_due: false };
         };
         let header = heap.header(item);
         if header.bits & (LARGE | WIDE) != 0 || self.pairs().is_expired(&header) {
             return Seen::Other;
         }
-        self.seen(item, &header)
+        self.seen(place, item, &header)
     }
 
     /// What is in an item of one part.
     #[inline(always)]
-    fn seen(&self, item: u32, header: &Header) -> Seen<'_> {
+    fn seen(&self, place: PairPlace, item: u32, header: &Header) -> Seen<'_> {
         let heap = &self.pairs().heap;
         let at = HEADER_BYTES + usize::from(header.key_bytes);
         let value = heap.memory.bytes(item, at, header.value_bytes.into());
-        Seen::Whole { flags: header.flags.into(), value, is_touch_due: heap.is_touch_due(header) }
+        Seen::Whole { place, flags: header.flags.into(), value, is_touch_due: heap.is_touch_due(header) }
     }
 
     /// Looks a key up. Expired pairs are removed and not found.
@@ -366,6 +368,12 @@ impl Processor {
     pub fn cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
         let item = self.item(hash, key)?;
         Some(self.pairs().heap.header(item).cas)
+    }
+
+    /// The CAS number of the pair at a place; `None` if it is in the index and has none yet.
+    #[must_use]
+    pub fn present_cas(&self, place: PairPlace) -> Option<u64> {
+        place.item().map(|item| self.pairs().heap.header(item).cas)
     }
 
     /// Sets the CAS number of the value, as caches that replicate from one another do.

@@ -4,6 +4,7 @@
 //! thread ─▶ PartitionAccess ─▶ PartitionSet ─▶ lock ─▶ partition         the thread's own, or another one's
 //!               │
 //!               ├─ exclusive         one partition at a time: a key, or a part of a batch
+//!               ├─ shared_at         one partition, shared: a look-up that changes nothing
 //!               ├─ for_each_part     the parts of a batch, those whose partition is free first
 //!               └─ ReadLocks         several partitions at once, shared: look-ups that change nothing
 //! ```
@@ -39,9 +40,18 @@ pub struct ExclusiveGuard<'a> {
 }
 
 /// A partition that is not changed meanwhile.
-struct ReadGuard<'a> {
+pub struct SharedGuard<'a> {
     guard: RwLockReadGuard<'a, Aligned>,
     _held: held::Held,
+}
+
+impl Deref for SharedGuard<'_> {
+    type Target = Partition;
+
+    #[inline(always)]
+    fn deref(&self) -> &Partition {
+        &self.guard.0
+    }
 }
 
 impl Deref for ExclusiveGuard<'_> {
@@ -107,20 +117,20 @@ impl PartitionSet {
     }
 
     /// Waits until no thread changes the partition. The thread holds no other one.
-    fn read(&self, number: usize) -> ReadGuard<'_> {
+    fn read(&self, number: usize) -> SharedGuard<'_> {
         held::assert_none();
         let guard = self.slot(number).read().unwrap_or_else(PoisonError::into_inner);
-        ReadGuard { guard, _held: held::Held::new() }
+        SharedGuard { guard, _held: held::Held::new() }
     }
 
     /// The partition, unless another thread changes it, or waits to do so.
-    fn try_read(&self, number: usize) -> Option<ReadGuard<'_>> {
+    fn try_read(&self, number: usize) -> Option<SharedGuard<'_>> {
         let guard = match self.slot(number).try_read() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(ReadGuard { guard, _held: held::Held::new() })
+        Some(SharedGuard { guard, _held: held::Held::new() })
     }
 }
 
@@ -194,6 +204,20 @@ impl PartitionAccess {
         guard
     }
 
+    /// The partition with this number, which no thread changes meanwhile, with its clock set. It may wait for others, and so
+    /// must hold none.
+    #[must_use]
+    pub fn shared_at(&self, number: usize, now: Moment) -> SharedGuard<'_> {
+        let guard = self.set.read(number);
+        if guard.is_current(now) {
+            return guard;
+        }
+        // Its clock is behind, or stamps are due.
+        drop(guard);
+        drop(self.exclusive_at(number, now));
+        self.set.read(number)
+    }
+
     /// Calls `each` with every partition that has a part, for this thread alone and with its clock set, and with the
     /// operations of the part in order. Partitions that are free come first, the thread's own one before all.
     pub fn for_each_part(
@@ -237,16 +261,23 @@ impl PartitionAccess {
     }
 
     /// Marks pairs as read, which delays their eviction: those that look-ups under shared locks have found.
-    #[inline(never)]
+    #[inline]
     pub fn mark_read(&self, now: Moment, read: &[(KeyHash, &[u8])]) {
+        match *read {
+            [] => {}
+            [(hash, key)] => mark(&mut self.exclusive_at(self.partition_of(hash), now), hash, key),
+            _ => self.mark_all_read(now, read),
+        }
+    }
+
+    #[inline(never)]
+    fn mark_all_read(&self, now: Moment, read: &[(KeyHash, &[u8])]) {
         let mut parts = Parts::default();
         parts.sort(self.set.slots.len(), read.iter().map(|(hash, _)| Some(self.partition_of(*hash))));
         self.for_each_part(&mut parts, now, |partition, numbers| {
             for &number in numbers {
                 let (hash, key) = read[number as usize];
-                if let Some(place) = partition.processor.find(hash, key) {
-                    partition.processor.touch(place);
-                }
+                mark(partition, hash, key);
             }
         });
     }
@@ -265,11 +296,18 @@ impl PartitionAccess {
     }
 }
 
+/// Marks a pair as read, if it is still there.
+fn mark(partition: &mut Partition, hash: KeyHash, key: &[u8]) {
+    if let Some(place) = partition.processor.find(hash, key) {
+        partition.processor.touch(place);
+    }
+}
+
 /// The partitions that a thread reads from, none of which is changed meanwhile.
 pub struct ReadLocks<'a> {
     access: &'a PartitionAccess,
     now: Moment,
-    held: Box<[Option<ReadGuard<'a>>]>,
+    held: Box<[Option<SharedGuard<'a>>]>,
     held_count: usize,
     release_count: u32,
 }
@@ -282,28 +320,16 @@ impl ReadLocks<'_> {
         if self.held[number].is_none() {
             self.take(number);
         }
-        (&self.held[number].as_ref().expect("just made sure of").guard.0, self.release_count)
+        (self.held[number].as_ref().expect("just made sure of"), self.release_count)
     }
 
     #[inline(never)]
     fn take(&mut self, number: usize) {
-        let set = &*self.access.set;
-        let guard = match set.try_read(number) {
-            Some(guard) => guard,
-            None => {
-                self.release();
-                set.read(number)
-            }
-        };
-        let guard = if guard.guard.0.is_current(self.now) {
-            guard
-        } else {
-            // Its clock is behind, or stamps are due.
-            drop(guard);
+        let free = self.access.set.try_read(number).filter(|guard| guard.is_current(self.now));
+        let guard = free.unwrap_or_else(|| {
             self.release();
-            drop(self.access.exclusive_at(number, self.now));
-            set.read(number)
-        };
+            self.access.shared_at(number, self.now)
+        });
         self.held[number] = Some(guard);
         self.held_count += 1;
     }

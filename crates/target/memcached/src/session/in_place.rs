@@ -78,7 +78,7 @@ impl Session {
                 let place = place.filter(|_| release_count == taken);
                 let out = self.output.bytes_mut();
                 match partition.processor.see(hash, key, place) {
-                    Seen::Whole { flags, value, is_touch_due } if value.len() <= COPIED_BYTES_MAX => {
+                    Seen::Whole { flags, value, is_touch_due, .. } if value.len() <= COPIED_BYTES_MAX => {
                         service.counters.get_count += 1;
                         service.counters.get_hit_count += 1;
                         push_value_line(out, key, flags, value.len(), None);
