@@ -313,7 +313,7 @@ impl Executor<'_> {
     }
 
     #[inline(never)]
-    pub(crate) fn get_slow(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
+    fn get_slow(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
         self.get(hash, key, false, out);
     }
 

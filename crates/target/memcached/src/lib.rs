@@ -29,6 +29,7 @@ mod execute;
 mod gets;
 mod in_place;
 mod incoming;
+mod look_up;
 mod meta;
 mod number;
 mod observe;

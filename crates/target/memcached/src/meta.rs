@@ -93,13 +93,13 @@ struct Meta<'a> {
 
 /// The state of a pair that return flags report.
 #[derive(Clone, Copy, Default)]
-struct PairState {
-    cas: u64,
-    length: usize,
-    attributes: Attributes,
-    was_fetched: bool,
+pub(crate) struct PairState {
+    pub(crate) cas: u64,
+    pub(crate) length: usize,
+    pub(crate) attributes: Attributes,
+    pub(crate) was_fetched: bool,
     /// Time since the last access if requested, s.
-    idle_s: u32,
+    pub(crate) idle_s: u32,
 }
 
 impl Executor<'_> {
@@ -127,45 +127,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Appends the return flags that the command has, in the order of the request.
-    fn push_flags(&self, command: &Command<'_>, state: Option<&PairState>, out: &mut Vec<u8>) {
-        let now_s = self.partition.processor.now_s();
-        let known: &[u8] = match command.verb {
-            Verb::Meta(b's') => b"Okcs",
-            Verb::Meta(b'a') => b"Okct",
-            _ => b"Okcfshlt",
-        };
-        for (letter, token) in flags(command.extra).filter(|(letter, _)| known.contains(letter)) {
-            match (letter, state) {
-                (b'O', _) => {
-                    out.extend_from_slice(b" O");
-                    out.extend_from_slice(token);
-                }
-                (b'k', _) => {
-                    out.extend_from_slice(b" k");
-                    out.extend_from_slice(command.key);
-                    if command.is_base64 {
-                        out.extend_from_slice(b" b");
-                    }
-                }
-                (b'c', Some(state)) => push_flag(out, b'c', state.cas),
-                (b'f', Some(state)) => push_flag(out, b'f', state.attributes.flags.into()),
-                (b's', Some(state)) => push_flag(out, b's', state.length as u64),
-                (b'h', Some(state)) => push_flag(out, b'h', state.was_fetched.into()),
-                (b'l', Some(state)) => push_flag(out, b'l', state.idle_s.into()),
-                (b't', Some(state)) => match state.attributes.expiry_s {
-                    0 => out.extend_from_slice(b" t-1"),
-                    expiry_s => push_flag(out, b't', expiry_s.saturating_sub(now_s).into()),
-                },
-                _ => {}
-            }
-        }
-    }
-
     fn answer(&self, name: &[u8], command: &Command<'_>, state: Option<&PairState>, out: &mut Vec<u8>) {
-        out.extend_from_slice(name);
-        self.push_flags(command, state, out);
-        out.extend_from_slice(b"\r\n");
+        push_line(name, command, state, self.partition.processor.now_s(), out);
     }
 
     /// The requested state of a pair. The CAS number only if requested, because a pair in the index moves out of it
@@ -249,13 +212,7 @@ impl Executor<'_> {
         let wants_value = options.wants_value
             && options.cas.is_none_or(|cas| self.partition.processor.cas(hash, key) != Some(cas));
         let place = self.partition.processor.find(hash, key).unwrap_or(place);
-        if wants_value {
-            out.extend_from_slice(b"VA ");
-            number::push(out, state.length as u64);
-        } else {
-            out.extend_from_slice(b"HD");
-        }
-        self.push_flags(command, Some(&state), out);
+        push_head(command, wants_value, &state, self.partition.processor.now_s(), out);
         if marks.is_won {
             out.extend_from_slice(b" Z");
         }
@@ -449,9 +406,8 @@ impl Executor<'_> {
                     self.state(meta).unwrap_or(PairState { attributes: gone, ..PairState::default() });
                 if options.wants_value {
                     let digits = number::Digits::new(number);
-                    out.extend_from_slice(b"VA ");
-                    number::push(out, digits.len() as u64);
-                    self.push_flags(command, Some(&state), out);
+                    let state = PairState { length: digits.len(), ..state };
+                    push_head(command, true, &state, self.partition.processor.now_s(), out);
                     out.extend_from_slice(b"\r\n");
                     digits.append_to(out);
                     out.extend_from_slice(b"\r\n");
@@ -490,6 +446,70 @@ impl Executor<'_> {
         }
         push_item_fields(out, idle_s.into(), cas, marks, size);
         out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends the answer of a meta command that has no value.
+pub(crate) fn push_line(
+    name: &[u8],
+    command: &Command<'_>,
+    state: Option<&PairState>,
+    now_s: u32,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(name);
+    push_flags(command, state, now_s, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the begin of the answer about a pair: its name, the length of the value if that follows, and the return flags.
+pub(crate) fn push_head(
+    command: &Command<'_>,
+    wants_value: bool,
+    state: &PairState,
+    now_s: u32,
+    out: &mut Vec<u8>,
+) {
+    if wants_value {
+        out.extend_from_slice(b"VA ");
+        number::push(out, state.length as u64);
+    } else {
+        out.extend_from_slice(b"HD");
+    }
+    push_flags(command, Some(state), now_s, out);
+}
+
+/// Appends the return flags that the command has, in the order of the request.
+fn push_flags(command: &Command<'_>, state: Option<&PairState>, now_s: u32, out: &mut Vec<u8>) {
+    let known: &[u8] = match command.verb {
+        Verb::Meta(b's') => b"Okcs",
+        Verb::Meta(b'a') => b"Okct",
+        _ => b"Okcfshlt",
+    };
+    for (letter, token) in flags(command.extra).filter(|(letter, _)| known.contains(letter)) {
+        match (letter, state) {
+            (b'O', _) => {
+                out.extend_from_slice(b" O");
+                out.extend_from_slice(token);
+            }
+            (b'k', _) => {
+                out.extend_from_slice(b" k");
+                out.extend_from_slice(command.key);
+                if command.is_base64 {
+                    out.extend_from_slice(b" b");
+                }
+            }
+            (b'c', Some(state)) => push_flag(out, b'c', state.cas),
+            (b'f', Some(state)) => push_flag(out, b'f', state.attributes.flags.into()),
+            (b's', Some(state)) => push_flag(out, b's', state.length as u64),
+            (b'h', Some(state)) => push_flag(out, b'h', state.was_fetched.into()),
+            (b'l', Some(state)) => push_flag(out, b'l', state.idle_s.into()),
+            (b't', Some(state)) => match state.attributes.expiry_s {
+                0 => out.extend_from_slice(b" t-1"),
+                expiry_s => push_flag(out, b't', expiry_s.saturating_sub(now_s).into()),
+            },
+            _ => {}
+        }
     }
 }
 

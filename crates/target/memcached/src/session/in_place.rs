@@ -1,8 +1,8 @@
 //! Batches of a session on all partitions, which its thread uses where they lie.
 //!
 //! ```text
-//! gets      read in order, under shared locks of all their partitions ─▶ output ─▶ mark what was read
-//! others    sorted by partition ─▶ each part under a lock of its own ─▶ answers, put in order ─▶ output
+//! look-ups   in order, under shared locks of all their partitions ─▶ output ─▶ mark what was read
+//! others     sorted by partition ─▶ each part under a lock of its own ─▶ answers, put in order ─▶ output
 //! ```
 //!
 //! A batch is executed before the next one is decoded, so the commands of a session on one key keep their order.
@@ -10,9 +10,11 @@
 use super::batch::{Entry, execute_first};
 use super::{OUTPUT_BYTES_MAX, Session};
 use crate::batch_scratch::{BatchAnswers, BatchScratch};
+use crate::command::Command;
 use crate::execute::{Executor, push_value_line};
 use crate::gets::{Get, ITEMS_AHEAD, take_gets};
 use crate::in_place::InPlace;
+use crate::look_up::{LookUp, LookedUp};
 use crate::protocol::decode::{GetPosition, next_get};
 use crate::settings::COPIED_BYTES_MAX;
 use kv::{KeyHash, Seen};
@@ -39,8 +41,10 @@ impl Session {
         let Some((key, behind_first)) = next_get(&mut rest, behind) else { return false };
         if rest.is_empty() {
             // A single one.
-            let hash = access.hash(key);
-            self.get_alone(in_place, hash, key);
+            let (hash, command) = (access.hash(key), Command { key, ..Command::NONE });
+            if let Some(look_up) = LookUp::of(&command) {
+                self.look_up_alone(in_place, hash, &look_up);
+            }
             if behind_first == GetPosition::Line {
                 self.output.bytes_mut().extend_from_slice(b"END\r\n");
             }
@@ -94,7 +98,8 @@ impl Session {
                     }
                     Seen::Whole { .. } | Seen::Other => {
                         locks.release();
-                        self.get_alone(&mut InPlace { access, service, now: *now }, hash, key);
+                        let command = Command { key, ..Command::NONE };
+                        self.execute_alone(&mut InPlace { access, service, now: *now }, hash, &command);
                     }
                 }
                 behind = gets[at].behind;
@@ -112,17 +117,80 @@ impl Session {
             }
         }
         drop(locks);
-        if !read.is_empty() {
-            in_place.access.mark_read(in_place.now, &read);
-        }
+        in_place.access.mark_read(in_place.now, &read);
         true
     }
 
-    /// Executes the `get` of one key, which may change its pair.
-    fn get_alone(&mut self, in_place: &mut InPlace<'_>, hash: KeyHash, key: &[u8]) {
+    /// Looks up one key.
+    fn look_up_alone(&mut self, in_place: &mut InPlace<'_>, hash: KeyHash, look_up: &LookUp<'_>) {
+        let InPlace { access, service, now } = in_place;
+        let partition = access.shared_at(access.partition_of(hash), *now);
+        let looked_up = look_up.run(&partition, hash, &mut service.counters, self.output.bytes_mut());
+        drop(partition);
+        match looked_up {
+            LookedUp::Answered { is_touch_due: false } => {}
+            LookedUp::Answered { is_touch_due: true } => {
+                access.mark_read(*now, &[(hash, look_up.command().key)]);
+            }
+            LookedUp::NotAnswered => self.execute_alone(in_place, hash, look_up.command()),
+        }
+    }
+
+    /// Executes the look-ups of a batch in order, until the output is full: then returns the number of those that are done.
+    fn run_look_ups(&mut self, in_place: &mut InPlace<'_>, entries: &[Entry<'_>]) -> Option<usize> {
+        if let [Entry { hash: Some(hash), command, .. }] = entries
+            && let Some(look_up) = LookUp::of(command)
+        {
+            self.look_up_alone(in_place, *hash, &look_up);
+            return self.is_full().then_some(1);
+        }
+        let InPlace { access, service, now } = in_place;
+        let mut locks = access.read_locks(*now);
+        let mut read: Vec<(KeyHash, &[u8])> = Vec::new();
+        for hash in hashes(entries) {
+            locks.get(access.partition_of(hash)).0.processor.prefetch(hash);
+        }
+        let (mut fetched, mut full_at) = (0, None);
+        for (at, entry) in entries.iter().enumerate() {
+            let until = entries.len().min(at + ITEMS_AHEAD);
+            for hash in hashes(&entries[fetched..until]) {
+                locks.get(access.partition_of(hash)).0.processor.prefetch_item(hash);
+            }
+            fetched = until;
+            let (Some(hash), Some(look_up)) = (entry.hash, LookUp::of(&entry.command)) else {
+                self.output.bytes_mut().extend_from_slice(entry.answer);
+                continue;
+            };
+            if look_up.tells_use() && !read.is_empty() {
+                locks.release();
+                access.mark_read(*now, &read);
+                read.clear();
+            }
+            let (partition, _) = locks.get(access.partition_of(hash));
+            match look_up.run(partition, hash, &mut service.counters, self.output.bytes_mut()) {
+                LookedUp::Answered { is_touch_due: false } => {}
+                LookedUp::Answered { is_touch_due: true } => read.push((hash, entry.command.key)),
+                LookedUp::NotAnswered => {
+                    locks.release();
+                    let mut in_place = InPlace { access, service, now: *now };
+                    self.execute_alone(&mut in_place, hash, &entry.command);
+                }
+            }
+            if self.is_full() {
+                full_at = Some(at + 1);
+                break;
+            }
+        }
+        drop(locks);
+        access.mark_read(*now, &read);
+        full_at
+    }
+
+    /// Executes one command.
+    fn execute_alone(&mut self, in_place: &mut InPlace<'_>, hash: KeyHash, command: &Command<'_>) {
         let (out, mut long) = (self.output.bytes_mut(), Vec::new());
         in_place.on(in_place.access.partition_of(hash), |mut executor| {
-            executor.reborrow().get_slow(hash, key, out);
+            executor.execute(hash, command, out);
             if !executor.service.long_values.is_empty() {
                 long.extend(executor.take_long_values());
             }
@@ -140,6 +208,12 @@ impl Session {
         in_place: &mut InPlace<'_>,
         entries: &[Entry<'_>],
     ) -> Option<usize> {
+        if entries.is_empty() {
+            return None;
+        }
+        if !in_place.service.watch.is_watched() && entries.iter().all(is_look_up) {
+            return self.run_look_ups(in_place, entries);
+        }
         let InPlace { access, service, now } = in_place;
         let mut numbers = hashes(entries).map(|hash| access.partition_of(hash));
         if let Some(number) = numbers.next()
@@ -218,6 +292,12 @@ impl Session {
 /// The hashes of the keys of commands.
 fn hashes<'e>(entries: &'e [Entry<'_>]) -> impl Iterator<Item = KeyHash> + 'e {
     entries.iter().filter_map(|entry| entry.hash)
+}
+
+/// Whether nothing is to be executed for an entry but a look-up.
+#[inline]
+fn is_look_up(entry: &Entry<'_>) -> bool {
+    entry.hash.is_none() || LookUp::of(&entry.command).is_some()
 }
 
 /// Executes the commands of a batch that are on one partition, in order. `waiting` bytes of output are before them.

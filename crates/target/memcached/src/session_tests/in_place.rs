@@ -150,6 +150,81 @@ fn a_session_is_answered_in_place_as_by_one_partition() {
     }
 }
 
+/// Look-ups of all forms are answered as by one partition, in batches of nothing else and alone: also what they tell of the
+/// look-ups before them.
+#[test]
+fn look_ups_are_answered_in_place_as_by_one_partition() {
+    let flags = [
+        "v",
+        "v k q",
+        "f s t",
+        "c",
+        "c v",
+        "h",
+        "l v",
+        "h u v",
+        "u v",
+        "t q",
+        "O1 k",
+        "b",
+        "v x",
+        "C999999 v",
+    ];
+    for seed in 0..60 {
+        let mut random = SplitMix64::new(seed);
+        let mut said = String::new();
+        for number in 0..12 {
+            let value = "x".repeat([1, 8, 30, 300, 5000][random.index(5)]);
+            let (time, kept) = ([0, 0, 50][random.index(3)], [0, 7, 70_000][random.index(3)]);
+            said += &format!("set key{number} {kept} {time} {}\r\n{value}\r\n", value.len());
+        }
+        said += "md key1 I\r\nms key2 1 I\r\nv\r\n";
+        for _ in 0..150 {
+            // One key is missing.
+            let key = format!("key{}", random.below(13));
+            said += &match random.below(8) {
+                0 => "mn\r\n".to_owned(),
+                1 => format!("gets {key} key{}\r\n", random.below(13)),
+                2 => format!("get {key}\r\n"),
+                3 if random.below(8) == 0 => {
+                    format!("mg {key} T30 t\r\nmg {key} N30 v\r\nmg {key} R60 v\r\n")
+                }
+                _ => format!("mg {key} {}\r\n", flags[random.index(flags.len())]),
+            };
+        }
+        let said = said.into_bytes();
+        let new_session = || Session::new(ListenerSettings::default());
+        let mut alone = Partitions::new(1, &settings(), ListenerSettings::default());
+        let expected = answers(&mut new_session(), &mut alone, &said, said.len());
+        // A piece may be a single command.
+        for piece in [said.len(), 1 + random.index(60)] {
+            let access = PartitionAccess::new(set(1 + random.index(5)), 0);
+            let mut thread = Thread::new(&access);
+            let answered = answers(&mut new_session(), &mut thread, &said, piece);
+            let without_numbers = |answers: &[u8]| {
+                // Numbers of values are those of each partition.
+                let text = String::from_utf8_lossy(answers).into_owned();
+                text.split("\r\n").map(without_cas).collect::<Vec<_>>()
+            };
+            assert_eq!(without_numbers(&answered), without_numbers(&expected), "seed {seed}");
+            let counted = |service: &Service| {
+                let c = &service.counters;
+                (c.get_count, c.get_hit_count, c.get_miss_count, c.meta_count, c.touch_count)
+            };
+            assert_eq!(counted(&thread.service), counted(&alone.all[0].1), "seed {seed}");
+        }
+    }
+}
+
+/// A line of an answer without the number of the value.
+fn without_cas(line: &str) -> String {
+    let words = line.split(' ');
+    if line.starts_with("VALUE") {
+        return words.take(4).collect::<Vec<_>>().join(" ");
+    }
+    words.filter(|word| !word.starts_with('c')).collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn what_is_read_under_shared_locks_is_marked_as_read() {
     let access = PartitionAccess::new(set(3), 1);
@@ -250,11 +325,13 @@ fn a_batch_beyond_the_limit_of_the_output_copies_little() {
         let value = "v".repeat(60_000);
         client.talk(&format!("set key{key} 0 0 60000|{value}|"), "STORED|");
     }
-    let said: Vec<u8> = (0..30).flat_map(|key| format!("mg key{key} v\r\n").into_bytes()).collect();
+    // Look-ups alone would stop at the limit.
+    let mut said = b"delete none\r\n".to_vec();
+    said.extend((0..30).flat_map(|key| format!("mg key{key} v\r\n").into_bytes()));
     client.session.on_bytes(&mut client.partitions, &said);
     assert!(client.session.is_full() && client.session.has_long());
     let copied_bytes: usize = client.session.pieces().map(<[u8]>::len).sum();
     assert!(copied_bytes < 400_000, "{copied_bytes}");
     let answer = client.send(b"");
-    assert_eq!(answer.len(), 30 * (b"VA 60000\r\n\r\n".len() + 60_000));
+    assert_eq!(answer.len(), b"NOT_FOUND\r\n".len() + 30 * (b"VA 60000\r\n\r\n".len() + 60_000));
 }
