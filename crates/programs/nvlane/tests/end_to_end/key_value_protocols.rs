@@ -226,6 +226,25 @@ fn histories_with_a_log_are_linear() {
     histories_are_linear("kv:file:{}?size=64M&memory=8M&sync=none", 2);
 }
 
+/// What hosts have read counts as used, on the partitions of all reactors; whether a key exists does not.
+#[test]
+fn a_retrieve_marks_a_pair_as_read_and_exist_does_not() {
+    for threads in [1, 3] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let rig = rig(engines()[0], threads, &directory, "kv:ram:64M");
+        let (mut client, mut host) = (Client::new(&rig), RawHost::new(&rig));
+        for number in 0..12 {
+            let name = format!("key{number}");
+            assert_eq!(client.store("set", &name, &[7; 50]), "STORED");
+            let cid = host.io.command(Sqe::kv_exist(NSID, &key(&name)), &[]);
+            assert_eq!(end(&mut host, cid).status(), Status::SUCCESS);
+            assert_eq!(client.ask(&format!("mg {name} h u")), "HD h0");
+            assert_eq!(retrieve(&mut host, &name), Some(vec![7; 50]));
+            assert_eq!(client.ask(&format!("mg {name} h u")), "HD h1");
+        }
+    }
+}
+
 #[test]
 fn pairs_are_there_after_a_restart_through_both_protocols() {
     for engine in engines() {

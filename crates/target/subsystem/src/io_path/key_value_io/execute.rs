@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kv::{KeyHash, ListPosition, PartitionAccess};
+use kv::{KeyHash, ListPosition, PartitionAccess, Seen};
 use memory::{Buffer, CHUNK_BYTES, Payload};
 use reactor::Io;
 use store::Ticket;
@@ -190,6 +190,11 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         brought: usize,
     ) -> Checked<Begun> {
         let (hash, room_bytes) = (access.hash(operation.key), operation.room_bytes as usize);
+        if matches!(operation.opcode, KvOpcode::RETRIEVE | KvOpcode::EXIST)
+            && let Some(begun) = self.look_up(access, hash, &operation)
+        {
+            return Ok(begun);
+        }
         let mut partition = access.exclusive_at(access.partition_of(hash), self.start.io.moment());
         if operation.opcode == KvOpcode::RETRIEVE
             && let Some(large) = LongValue::find(&mut partition, hash, operation.key, room_bytes)
@@ -223,6 +228,41 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         let place = room.as_deref_mut().unwrap_or_default();
         let done = operate(&mut partition.processor, hash, &operation, place, &mut effort);
         Ok(begun(operation.opcode, room, done))
+    }
+
+    /// Executes a look-up that changes nothing, beside those of other reactors; `None` if it may change the pair, or the value
+    /// is in parts.
+    fn look_up(
+        &mut self,
+        access: &PartitionAccess,
+        hash: KeyHash,
+        operation: &Operation<'_>,
+    ) -> Option<Begun> {
+        let now = self.start.io.moment();
+        let partition = access.shared_at(access.partition_of(hash), now);
+        let (mut room, mut done) = (None, Done::new(Status::SUCCESS, 0));
+        let mut is_read = false;
+        match partition.processor.see(hash, operation.key, None) {
+            Seen::Absent => done.status = Status::KEY_DOES_NOT_EXIST.with_dnr(),
+            Seen::Whole { value, is_touch_due, .. } => {
+                done.result = value.len() as u64;
+                is_read = is_touch_due && operation.opcode == KvOpcode::RETRIEVE;
+                done.data_bytes = value.len().min(operation.room_bytes as usize);
+                if done.data_bytes > 0 {
+                    let Some(mut buffer) = self.start.take_for_data(done.data_bytes) else {
+                        return Some(self.start.wait_for_buffer());
+                    };
+                    buffer[..done.data_bytes].copy_from_slice(&value[..done.data_bytes]);
+                    room = Some(buffer);
+                }
+            }
+            Seen::Other => return None,
+        }
+        drop(partition);
+        if is_read {
+            access.mark_read(now, &[(hash, operation.key)]);
+        }
+        Some(begun(operation.opcode, room, done))
     }
 
     /// Sends a value without a copy.

@@ -139,9 +139,7 @@ fn look_up(
             }
         }
     }
-    if !read.is_empty() {
-        access.mark_read(now, &read);
-    }
+    access.mark_read(now, &read);
     let failed_count = writer.failed_count();
     (writer.finish(), failed_count)
 }
