@@ -150,6 +150,51 @@ fn a_session_is_answered_in_place_as_by_one_partition() {
     }
 }
 
+/// As long as not all partitions are there, commands are sent to them. Those that are not answered when partitions begin to be
+/// used in place come before all behind them.
+#[test]
+fn commands_keep_their_order_when_partitions_begin_to_be_used_in_place() {
+    let mut waited_count = 0;
+    for seed in 0..60 {
+        let mut random = SplitMix64::new(seed);
+        let script = script(&mut random, 300);
+        let expected = {
+            let mut alone = Partitions::new(1, &settings(), ListenerSettings::default());
+            answers(&mut Session::new(ListenerSettings::default()), &mut alone, &script, script.len())
+        };
+        let mut client = Client::with(IN_PLACE);
+        client.partitions.sends_until_in_place = 1 + random.index(150);
+        let (mut answered, mut has_waited) = (Vec::new(), false);
+        for piece in script.chunks(1 + random.index(900)) {
+            let mut progress = client.session.on_bytes(&mut client.partitions, piece);
+            loop {
+                has_waited |= progress == Progress::Stalled && !client.session.is_full();
+                if progress == Progress::Stalled || random.below(3) == 0 {
+                    client.partitions.deliver(&mut client.session);
+                }
+                answered.extend_from_slice(client.session.output());
+                client.session.on_sent(client.session.output().len());
+                if progress != Progress::Stalled {
+                    break;
+                }
+                progress = client.session.resume(&mut client.partitions);
+            }
+        }
+        assert_eq!(client.partitions.sends_until_in_place, 0);
+        waited_count += u32::from(has_waited);
+        client.partitions.deliver(&mut client.session);
+        answered.extend_from_slice(client.session.output());
+        assert!(
+            answered == expected,
+            "seed {seed}: {}\nnot {}",
+            String::from_utf8_lossy(&answered),
+            String::from_utf8_lossy(&expected)
+        );
+    }
+    // In the others, nothing was under way.
+    assert!(waited_count > 20, "{waited_count}");
+}
+
 /// Look-ups of all forms are answered as by one partition, in batches of nothing else and alone: also what they tell of the
 /// look-ups before them.
 #[test]

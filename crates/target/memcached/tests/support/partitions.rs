@@ -32,6 +32,8 @@ pub struct Partitions {
     pub all: Vec<(Place, Service)>,
     /// All partitions in place, if they are used so. Behind them, so that none is held once it is given back.
     access: Option<Lent>,
+    /// Commands that are sent to other partitions before all of them can be used in place.
+    pub sends_until_in_place: usize,
     /// Messages in the order in which they were sent.
     pub sent: Vec<Sent>,
     now: Moment,
@@ -112,7 +114,7 @@ impl Router for Partitions {
         self.at(0)
     }
     fn in_place(&mut self) -> Option<InPlace<'_>> {
-        let access = self.access.as_ref()?.1;
+        let access = self.access.as_ref().filter(|_| self.sends_until_in_place == 0)?.1;
         self.release();
         Some(InPlace { access, service: &mut self.all[0].1, now: self.now })
     }
@@ -123,6 +125,7 @@ impl Router for Partitions {
         0
     }
     fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>) {
+        self.sends_until_in_place = self.sends_until_in_place.saturating_sub(1);
         let mut batch = RemoteBatch::default();
         batch.push(0, id, hash, command);
         self.sent.push(Sent::To(to, batch));
@@ -170,7 +173,8 @@ impl Partitions {
             let service = Service::new(listener).watched_by(Arc::clone(&watchers));
             (Place::Here(Box::new(Partition::new(processor, now).within(&limit))), service)
         };
-        Self { all: (0..count).map(|_| partition()).collect(), access: None, sent: Vec::new(), now }
+        let all = (0..count).map(|_| partition()).collect();
+        Self { all, access: None, sends_until_in_place: 0, sent: Vec::new(), now }
     }
 
     /// The same partitions, used in place.
