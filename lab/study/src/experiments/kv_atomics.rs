@@ -21,8 +21,8 @@ pub(crate) const ABOUT: About = About {
     name: "kv-atomics",
     title: "Does a hot counter slow down?",
     method: "Fetch-and-add on 1 to 1,000,000 counters of 8 bytes, batches of 64, four in flight on one lane. With one reactor every \
-             counter is where the lane is; with two, one on the load's core, half of them belong to the other one, or the only one \
-             does, and operations travel there in batches. Operations on one key run one after the other where it is: the cache forwards \
+             counter is where the lane is; with two, one on the load's core, half of them are in the other one's partition, or the only one \
+             is, which the reactor of the lane uses where it lies. Operations on one key run one after the other where it is: the cache forwards \
              what the one before has written, and nothing waits.",
     claims: &[Claim {
         source: "KV-Direct (SOSP 2017)",

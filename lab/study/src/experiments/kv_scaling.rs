@@ -23,7 +23,7 @@ pub(crate) const ABOUT: About = About {
     name: "kv-scaling",
     title: "Do n cores serve n times the operations of one?",
     method: "Gets and sets on 100,000 keys of 16 bytes, values of 32, batches of 64, four in flight on each lane. Reactors: one target with a \
-             reactor and a lane for each core; a key belongs to one reactor, and operations that reach another one travel there in batches. Targets: \
+             reactor and a lane for each core, each of which uses the partitions of keys of all where they lie. Targets: \
              processes with one reactor and one lane each, whose keys have nothing to do with each other, which is what KV-Direct's cards \
              are in one server. Each reactor has a core, the load has as many others where there are enough; otherwise all share all cores, and \
              the row says so. Speed is for each second of the targets' processor time, so it does not matter how long they wait for a shared \
