@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! cargo bench -p nvlane-memcached --bench servers --
-//!     NAME=ADDR:PORT@PID ... [keys=N] [rounds=N] [seconds=N] [only=TEXT]
+//!     NAME=ADDR:PORT@PID ... [keys=N] [rounds=N] [seconds=N] [only=TEXT] [loads=N]
 //! ```
 //!
-//! Batches come from four connections at once, so that a server is never idle. Servers take turns within each round;
+//! Batches come from four connections of each load thread at once, so that a server is never idle. Servers take turns within each round;
 //! the table has the medians. *k/s* is the rate reached, *k/CPU s* the operations per second of the server's processor
 //! time, from `/proc/PID/stat`: the rate of one fully used core.
 
@@ -110,8 +110,24 @@ fn take(stream: &mut TcpStream, kind: Kind, batch: usize, buffer: &mut [u8]) {
     }
 }
 
-/// Operations per second, and per second of the server's processor time.
-fn run(server: &Server, work: &Work, keys: u64, seconds: f64) -> (f64, f64) {
+/// Operations per second, and per second of the server's processor time, from `loads` threads with their own connections.
+fn run(server: &Server, work: &Work, keys: u64, seconds: f64, loads: u64) -> (f64, f64) {
+    let before = ticks(server.pid);
+    let (mut count, mut elapsed) = (0, 0.0);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (1..=loads).map(|seed| scope.spawn(move || run_one(server, work, keys, seconds, seed))).collect();
+        for thread in threads {
+            let (done, took) = thread.join().expect("no panic");
+            (count, elapsed) = (count + done, took.max(elapsed));
+        }
+    });
+    let used = (ticks(server.pid) - before).max(1) as f64 / 100.0;
+    (count as f64 / elapsed, count as f64 / used)
+}
+
+/// Operations of one load thread, and their time, s.
+fn run_one(server: &Server, work: &Work, keys: u64, seconds: f64, seed: u64) -> (u64, f64) {
     let mut streams: Vec<TcpStream> = (0..work.connections)
         .map(|_| {
             let stream = TcpStream::connect(server.address).expect("a server");
@@ -120,7 +136,7 @@ fn run(server: &Server, work: &Work, keys: u64, seconds: f64) -> (f64, f64) {
         })
         .collect();
     let mut buffer = vec![0; 1 << 20];
-    let mut random = 1;
+    let mut random = seed;
     // Made before the clock starts.
     let requests: Vec<String> = (0..512)
         .map(|_| {
@@ -129,7 +145,7 @@ fn run(server: &Server, work: &Work, keys: u64, seconds: f64) -> (f64, f64) {
             text
         })
         .collect();
-    let (before, start, mut count, mut at) = (ticks(server.pid), Instant::now(), 0u64, 0);
+    let (start, mut count, mut at) = (Instant::now(), 0u64, 0);
     while start.elapsed() < Duration::from_secs_f64(seconds) {
         for stream in &mut streams {
             at = (at + 1) % requests.len();
@@ -140,9 +156,7 @@ fn run(server: &Server, work: &Work, keys: u64, seconds: f64) -> (f64, f64) {
             take(stream, work.kind, work.batch, &mut buffer);
         }
     }
-    let elapsed = start.elapsed().as_secs_f64();
-    let used = (ticks(server.pid) - before).max(1) as f64 / 100.0;
-    (count as f64 / elapsed, count as f64 / used)
+    (count, start.elapsed().as_secs_f64())
 }
 
 fn fill(server: &Server, keys: u64) {
@@ -167,12 +181,13 @@ fn median(values: &mut [f64]) -> f64 {
 
 fn main() {
     let (mut servers, mut keys, mut rounds, mut seconds) = (Vec::new(), 1_000_000, 5, 1.0);
-    let mut only = String::new();
+    let (mut only, mut loads) = (String::new(), 1);
     for word in std::env::args().skip(1) {
         match word.split_once('=') {
             Some(("keys", number)) => keys = number.parse().expect("a number"),
             Some(("rounds", number)) => rounds = number.parse().expect("a number"),
             Some(("only", text)) => text.clone_into(&mut only),
+            Some(("loads", number)) => loads = number.parse().expect("a number"),
             Some(("seconds", number)) => seconds = number.parse().expect("a number"),
             Some((name, place)) => {
                 let (address, pid) = place.split_once('@').expect("ADDR:PORT@PID");
@@ -195,10 +210,13 @@ fn main() {
         ("multiget of 256", work(Kind::MultiGet, 256, 4)),
         ("meta get, 256", work(Kind::MetaGet, 256, 4)),
         ("get, 64", work(Kind::Get, 64, 4)),
+        ("get, 32", work(Kind::Get, 32, 4)),
         ("multiget of 64", work(Kind::MultiGet, 64, 4)),
+        ("meta get, 64", work(Kind::MetaGet, 64, 4)),
         ("set, 256", work(Kind::Set, 256, 4)),
         ("incr of one key, 256", work(Kind::HotIncrement, 256, 4)),
         ("get, 1, 64 connections", work(Kind::Get, 1, 64)),
+        ("meta get, 1, 64 connections", work(Kind::MetaGet, 1, 64)),
     ] {
         if !name.contains(&only) {
             continue;
@@ -206,7 +224,7 @@ fn main() {
         let mut rates: Vec<(Vec<f64>, Vec<f64>)> = servers.iter().map(|_| Default::default()).collect();
         for _ in 0..rounds {
             for (server, rates) in servers.iter().zip(&mut rates) {
-                let (reached, per_cpu) = run(server, &work, keys, seconds);
+                let (reached, per_cpu) = run(server, &work, keys, seconds, loads);
                 rates.0.push(reached / 1e3);
                 rates.1.push(per_cpu / 1e3);
             }
