@@ -10,8 +10,12 @@ use load::random::Prng;
 
 use crate::bench::{Bench, on_core};
 use crate::experiment::Error;
+use crate::lane_times::LaneTimes;
 use crate::lanes::Lanes;
 use crate::served::Served;
+
+/// Operations that are recorded by lane, over those that the warm-up lets expect.
+const LOG_MARGIN: usize = 2;
 
 /// The longest wait between two looks at the clock.
 const WAIT: Duration = Duration::from_millis(10);
@@ -51,6 +55,8 @@ pub(crate) struct Driven {
     pub(crate) elapsed: Duration,
     /// Processor time of the target, ns.
     pub(crate) target_ns: u64,
+    /// Of all classes, by lane.
+    pub(crate) lanes: LaneTimes,
 }
 
 impl Driven {
@@ -96,6 +102,7 @@ struct Slot {
 struct Loop<'a> {
     classes: &'a [Class],
     outcomes: Vec<Outcome>,
+    lane_times: LaneTimes,
     slots: Vec<Slot>,
     /// Free slots of each class.
     free: Vec<Vec<usize>>,
@@ -131,6 +138,7 @@ impl<'a> Loop<'a> {
         Ok(Self {
             classes,
             outcomes: outcomes(classes.len()),
+            lane_times: LaneTimes::default(),
             slots,
             free,
             spread,
@@ -148,8 +156,14 @@ impl<'a> Loop<'a> {
         served: &Served,
         on_edge: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<Driven, Error> {
-        self.until(Instant::now() + bench.times.warm_up, bench)?;
-        self.outcomes = outcomes(self.classes.len());
+        let start = Instant::now();
+        self.until(start + bench.times.warm_up, bench)?;
+        let warm_up = std::mem::replace(&mut self.outcomes, outcomes(self.classes.len()));
+        let warm_up_count: u64 = warm_up.iter().map(|outcome| outcome.operations).sum();
+        let of_measurement = u128::from(warm_up_count) * bench.times.measure.as_nanos();
+        let expected_count = of_measurement / start.elapsed().as_nanos().max(1);
+        let room = usize::try_from(expected_count).unwrap_or_default().saturating_mul(LOG_MARGIN);
+        self.lane_times = LaneTimes::with_room(room);
         on_edge()?;
         let (host, before) = (Watch::thread(), served.reading()?);
         let start = Instant::now();
@@ -159,7 +173,7 @@ impl<'a> Loop<'a> {
         on_edge()?;
         bench.note_loss(Side::Host, host.loss());
         bench.note_loss(Side::Target, after.loss_since(&before));
-        Ok(Driven { classes: self.outcomes, elapsed, target_ns })
+        Ok(Driven { classes: self.outcomes, elapsed, target_ns, lanes: self.lane_times })
     }
 
     fn until(&mut self, end: Instant, bench: &Bench) -> Result<(), Error> {
@@ -208,10 +222,10 @@ impl<'a> Loop<'a> {
     }
 
     fn take_back(&mut self) -> Result<(), Error> {
-        let Self { set, slots, free, outcomes, .. } = self;
+        let Self { set, slots, free, outcomes, lane_times, .. } = self;
         let mut failure = None;
         let mut now = None;
-        let mut each = |_: usize, done: Completion<Vec<u8>>| {
+        let mut each = |lane: usize, done: Completion<Vec<u8>>| {
             let index = usize::try_from(done.user).expect("a slot");
             let slot = &mut slots[index];
             // All completions of a batch have arrived when the first is seen: one clock reading serves all.
@@ -220,7 +234,9 @@ impl<'a> Loop<'a> {
             free[slot.class].push(index);
             let outcome = &mut outcomes[slot.class];
             outcome.operations += 1;
-            outcome.latency.record(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
+            let passed_ns = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+            outcome.latency.record(passed_ns);
+            lane_times.record(lane, passed_ns);
             failure = failure.or(done.result.err());
         };
         set.wait_with(&mut each, WAIT);

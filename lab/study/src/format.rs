@@ -130,6 +130,7 @@ pub(crate) fn value_name(name: &str) -> String {
         "over_sockets" => "over plain sockets",
         "iops_over_sockets" => "IOPS over plain sockets",
         "p99_over_sockets" => "p99 over plain sockets",
+        "lane_p99_worst_over_median" => "p99, worst lane over median",
         "share_shared_cache" => "share, cores share a cache",
         "share_own_caches" => "share, each core has its own caches",
         "p999_us" => "p99.9 µs",

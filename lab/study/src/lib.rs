@@ -43,6 +43,7 @@ mod kept;
 mod kernel_nvme;
 mod key_value;
 mod keys;
+mod lane_times;
 mod lanes;
 mod line_counts;
 mod load_values;
