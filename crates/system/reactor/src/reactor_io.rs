@@ -252,29 +252,32 @@ impl<M: Send + 'static> ReactorIo<M> {
         }
     }
 
-    /// Reads every polled socket; those that stay dry are watched again. Returns whether any had something.
+    /// Reads every polled socket, in the order in which they became readable; those that stay dry are watched again.
+    /// Returns whether any had something.
     pub(crate) fn read_polled<A: Application<Message = M>>(&mut self, application: &mut A) -> bool {
-        let mut worked = false;
-        let mut at = 0;
-        while let Some(&id) = self.polled.get(at) {
+        let count = self.polled.len();
+        let is_crowded = count > POLLED_SOCKET_COUNT_MAX;
+        let (mut worked, mut kept_count) = (false, 0);
+        for at in 0..count {
+            let id = self.polled[at];
             let found = self.is_polled(id) && application.on_readable(self, id);
             worked |= found;
-            let is_crowded = self.polled.len() > POLLED_SOCKET_COUNT_MAX;
             let looks_again = self.engine.looks_when_armed();
             // The call may have closed or paused it.
             let Some((_, Attention::Polled { dry_turn_count, is_emptied }, _)) = self.socket(id) else {
-                self.polled.swap_remove(at);
                 continue;
             };
             *dry_turn_count = if found { 0 } else { *dry_turn_count + 1 };
             let is_spent = *dry_turn_count > 0 || (*is_emptied && looks_again);
             if is_spent && (is_crowded || (worked && *dry_turn_count > DRY_TURN_COUNT_MAX)) {
-                self.polled.swap_remove(at);
                 self.watch(id);
-                continue;
+            } else {
+                self.polled[kept_count] = id;
+                kept_count += 1;
             }
-            at += 1;
         }
+        // Behind them: sockets that were resumed meanwhile, for the next turn.
+        self.polled.drain(kept_count..count);
         worked
     }
 
