@@ -409,8 +409,11 @@ impl<B: DataBuffer> Lane<B> {
     /// As [`ring`](Self::ring), if the doorbell policy allows it.
     #[inline]
     pub(crate) fn ring_if_due(&mut self, now_ns: u64) {
-        if self.is_due(now_ns) {
-            self.ring_now();
+        if let Link::Connected(_) = self.link
+            && self.is_due(now_ns)
+            && let Err(cause) = self.flush()
+        {
+            self.lose(cause);
         }
     }
 
@@ -437,16 +440,31 @@ impl<B: DataBuffer> Lane<B> {
 
     /// As [`poll`](Self::poll), calling `each` for each completion.
     pub fn poll_with(&mut self, each: &mut impl FnMut(Completion<B>)) -> usize {
-        let mut count = 0u32;
-        let mut sink = |completion| {
-            count += 1;
-            each(completion);
-        };
         self.polled_ns = self.clock.now_ns();
         // First: nothing is sent on an association that is known to be lost.
         while let Some(message) = self.mailbox.next_message() {
             self.on_message(message);
         }
+        self.ring_if_due(self.polled_ns);
+        self.end_poll(each)
+    }
+
+    /// As [`poll_with`](Self::poll_with), for a lane without messages that has nothing to send, or whose doorbell was
+    /// asked just now.
+    #[inline]
+    pub(crate) fn poll_quiet(&mut self, each: &mut impl FnMut(Completion<B>)) -> usize {
+        self.polled_ns = self.clock.now_ns();
+        self.end_poll(each)
+    }
+
+    /// The second half of a poll: receives, and handles timeouts.
+    #[inline]
+    fn end_poll(&mut self, each: &mut impl FnMut(Completion<B>)) -> usize {
+        let mut count = 0u32;
+        let mut sink = |completion| {
+            count += 1;
+            each(completion);
+        };
         if let Link::Connected(_) = self.link
             && let Err(cause) = self.exchange(&mut sink)
         {
@@ -617,12 +635,9 @@ impl<B: DataBuffer> Lane<B> {
         self.core.has_done() || !self.core.is_live()
     }
 
-    /// Sends waiting bytes, receives, and sends again what that released.
+    /// Receives, and sends what that released.
     #[inline]
     fn exchange(&mut self, sink: &mut impl FnMut(Completion<B>)) -> Result<(), LinkError> {
-        if self.is_due(self.polled_ns) {
-            self.flush()?;
-        }
         self.receive(sink)?;
         // Received PDUs may have released write data, or commands that waited for room.
         if self.core.waiting().is_none() {

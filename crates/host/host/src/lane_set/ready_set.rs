@@ -57,6 +57,8 @@ struct Member {
     timer_ns: u64,
     is_touched: bool,
     is_ready: bool,
+    /// Its mailbox may have a message.
+    has_message: bool,
     /// The lane was lent mutably: its mailbox may not signal messages.
     is_lent: bool,
     /// [`Lane::link_count`] of a socket that the target closed. No further event reports it: poll until all bytes are
@@ -84,6 +86,7 @@ impl ReadySet {
             timer_ns: 0,
             is_touched: false,
             is_ready: false,
+            has_message: false,
             is_lent: false,
             closed_link: u64::MAX,
         };
@@ -163,13 +166,22 @@ impl ReadySet {
         for &index in poll_lanes.iter().filter(|&&index| lanes[index].must_spin()) {
             self.make_ready(index);
         }
-        self.ring(lanes, now_ns);
+        if !self.touched.is_empty() {
+            self.ring(lanes, now_ns);
+            // The more answers a poll finds, the more commands share the next sends.
+            self.take_events(lanes, 0);
+        }
         let mut count = 0;
         let mut polled = std::mem::replace(&mut self.ready, std::mem::take(&mut self.polled));
         for index in polled.drain(..) {
             let lane = &mut lanes[index];
             self.members[index].is_ready = false;
-            count += lane.poll_with(&mut |completion| each(index, completion));
+            let has_message = std::mem::take(&mut self.members[index].has_message);
+            count += if has_message {
+                lane.poll_with(&mut |completion| each(index, completion))
+            } else {
+                lane.poll_quiet(&mut |completion| each(index, completion))
+            };
             self.settle(index, lane);
         }
         self.polled = polled;
@@ -181,7 +193,8 @@ impl ReadySet {
         self.take_events(lanes, timeout_ns);
     }
 
-    /// Rings the doorbells of touched lanes, where due.
+    /// Rings the doorbells of touched lanes, where due: of all before any is polled, since the target works on their
+    /// commands meanwhile.
     fn ring<B: DataBuffer>(&mut self, lanes: &mut [Lane<B>], now_ns: u64) {
         let mut waiting_count = 0;
         for at in 0..self.touched.len() {
@@ -189,10 +202,11 @@ impl ReadySet {
             let lane = &mut lanes[index];
             if std::mem::take(&mut self.members[index].is_lent) {
                 lane.mailbox().announce_sleep();
+                self.members[index].has_message = true;
                 self.make_ready(index);
             }
-            // Lanes that are polled ring in their poll.
-            if !self.members[index].is_ready {
+            // A lane with a message rings in its poll: the message may end its association.
+            if !self.members[index].has_message {
                 lane.ring_if_due(now_ns);
             }
             let waits = lane.has_waiting() && lane.is_live() && !self.members[index].is_ready;
@@ -294,6 +308,7 @@ impl ReadySet {
                 // Re-arms the signal; the poll finds messages that arrived before.
                 lanes[index].mailbox().announce_awake();
                 lanes[index].mailbox().announce_sleep();
+                self.members[index].has_message = true;
             } else if flags.intersects(EventFlags::RDHUP | EventFlags::HUP)
                 || (flags.contains(EventFlags::ERR) && !lanes[index].awaits_notices())
             {
