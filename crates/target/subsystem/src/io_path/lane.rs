@@ -323,6 +323,12 @@ impl Lane {
         self.doorbell.is_full(caravan.waiting_command_count(), caravan.waiting_bytes())
     }
 
+    /// Whether all its commands are answered, and its doorbell does not wait for others.
+    #[inline]
+    pub(crate) fn is_answered(&self) -> bool {
+        self.queue.outstanding() == 0 && !matches!(self.doorbell.policy(), Policy::Fixed { .. })
+    }
+
     /// Whether the waiting bytes are sent at the end of this turn.
     pub(crate) fn is_due(&mut self, now_ns: u64) -> bool {
         let in_flight = self.queue.outstanding();

@@ -61,6 +61,12 @@ impl Listed {
         self.0.is_empty()
     }
 
+    /// Whether this lane is listed, and no other.
+    #[inline]
+    pub(crate) fn is_only(&self, lane: u32) -> bool {
+        self.0 == [lane]
+    }
+
     /// Takes all lanes. Those that still have the work to do are [put back](Self::put_back).
     pub(crate) fn take(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.0)
@@ -168,6 +174,14 @@ impl LaneLists {
     pub(crate) fn mark_dirty(&mut self, lane: &mut Lane) {
         if !std::mem::replace(&mut lane.marks.is_dirty, true) {
             self.dirty.0.push(lane.id.index);
+        }
+    }
+
+    /// A lane has no more bytes to send: it leaves the list if it is the last there.
+    #[inline]
+    pub(crate) fn unmark_dirty(&mut self, lane: &mut Lane) {
+        if self.dirty.0.pop_if(|last| *last == lane.id.index).is_some() {
+            lane.marks.is_dirty = false;
         }
     }
 

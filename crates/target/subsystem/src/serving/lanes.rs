@@ -53,6 +53,9 @@ pub(super) struct LaneServer {
     pub(super) lanes: LaneTable,
     /// Bytes that lanes have sent in this turn.
     sent_bytes: u64,
+    /// Lanes that had input in this turn, and whether there were several in the turn before.
+    read_lane_count: u32,
+    were_several_read: bool,
     has_notice_timer: bool,
     pressure: PressureWatch,
     /// Lanes with recent commands, as last reported to the placement.
@@ -81,6 +84,8 @@ impl LaneServer {
             reactor,
             lanes: LaneTable::new(reactor, settings.unconnected_count_max, settings.reactor_count),
             sent_bytes: 0,
+            read_lane_count: 0,
+            were_several_read: false,
             has_notice_timer: false,
             pressure: PressureWatch::default(),
             active_count_told: 0,
@@ -264,6 +269,12 @@ impl LaneServer {
                 break;
             }
             worked = true;
+        }
+        if worked {
+            self.read_lane_count += 1;
+            if self.were_several_read {
+                self.send_answers(io, commands, index);
+            }
         }
         worked
     }
@@ -807,6 +818,7 @@ impl LaneServer {
             worked = true;
         }
         self.sent_bytes = 0;
+        self.were_several_read = std::mem::take(&mut self.read_lane_count) > 1;
         if !self.lanes.lists.failing.is_empty() {
             self.report_failures(io);
         }

@@ -61,6 +61,26 @@ impl LaneServer {
         self.lanes.lists.dirty.put_back(dirty);
     }
 
+    /// Sends the answers to a lane's input before the next lane is read, if it is answered completely and no other lane
+    /// waits to send: its host works on them meanwhile, and more input gathers on the lanes that are read later, so that
+    /// both sides do more with each call. Other answers leave at the end of the turn.
+    pub(super) fn send_answers(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
+        let now_ns = io.now_ns();
+        let Some((lane, lists)) = self.lanes.entry(index) else { return };
+        // Lanes that the budget of the turn before has left out come first.
+        let is_alone = lists.dirty.is_only(index);
+        if !is_alone
+            || !lane.is_answered()
+            || !lane.is_due(now_ns)
+            || self.flush(io, commands, index) == Flushed::Left
+        {
+            return;
+        }
+        if let Some((lane, lists)) = self.lanes.entry(index) {
+            lists.unmark_dirty(lane);
+        }
+    }
+
     /// Enough bytes wait on a lane to flush it before the turn ends. A caravan that is leaving continues at the end of
     /// the turn, or when the socket has room; until then its bytes are only counted.
     pub(super) fn on_full(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
