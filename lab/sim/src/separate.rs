@@ -34,6 +34,7 @@ use self::queue_end::{QueueEnd, check_loss};
 use crate::finding::Finding;
 use crate::random::Random;
 use crate::scenario::{ErrorOf, MS, SECOND, Scenario, SeparateSettings, US};
+use crate::shared::disk::Trouble;
 use crate::shared::{Actor, Shared};
 
 /// The subsystem of its namespaces.
@@ -680,8 +681,16 @@ impl SeparateHost {
         let Command { kind, files: of, lbas, begin_ns, queue, .. } = command;
         // A bit of its data was wrong.
         let is_damaged = status.is(Status::TRANSIENT_TRANSPORT_ERROR) && shared.scenario.network.corrupt > 0;
+        // A read of no bytes is the end of the file.
+        let had_passing = |file: usize| {
+            let disk = &shared.separate_disks[file];
+            disk.had_trouble(Trouble::Passing, begin_ns, |blocks| !blocks.is_empty())
+        };
+        let is_read_error = matches!(kind, Kind::Read) && status.is(Status::UNRECOVERED_READ_ERROR);
+        let is_cut_short = is_read_error && of.clone().any(had_passing);
         if !status.is_success()
             && !is_damaged
+            && !is_cut_short
             && !matches!(kind, Kind::Flush)
             && !files.may_be_refused(of.clone(), begin_ns)
         {
