@@ -29,7 +29,7 @@ use crate::segment::Segment;
 /// Bytes under one lock, and the largest block that is atomic between reactors.
 pub const STRIPE_BYTES: usize = 64 * 1024;
 
-/// Locks: stripes share them by address. Enough that two reactors seldom meet.
+/// Locks: stripes share them by address. Enough that two reactors seldom meet; 64 KiB in all.
 const LOCK_COUNT: usize = if cfg!(miri) { 16 } else { 1024 };
 
 /// A huge page of x86-64 and of arm64 with pages of 4 KiB, the grain of a memory that asked for them: giving back less
@@ -71,7 +71,15 @@ enum Sharing {
     /// One at a time.
     Exclusive,
     /// Any number; the stripes' locks.
-    Shared(Box<[AtomicU32]>),
+    Shared(Box<[Lock]>),
+}
+
+/// The lock of some stripes. It has a cache line of its own: reactors that use neighbouring stripes take no line from each
+/// other.
+#[repr(align(64))]
+struct Lock {
+    /// Number of readers, or [`WRITER`].
+    word: AtomicU32,
 }
 
 /// The range is not, or no longer, entirely in the memory.
@@ -121,7 +129,7 @@ impl Memory {
             let _ = mapping.prefer_huge_pages();
         }
         let sharing = if is_shared {
-            Sharing::Shared((0..LOCK_COUNT).map(|_| AtomicU32::new(0)).collect())
+            Sharing::Shared((0..LOCK_COUNT).map(|_| Lock { word: AtomicU32::new(0) }).collect())
         } else {
             Sharing::Exclusive
         };
@@ -246,7 +254,7 @@ impl Memory {
     }
 
     /// The lock of the stripe at `offset`, if there are others to lock out.
-    fn lock(&self, offset: usize) -> Option<&AtomicU32> {
+    fn lock(&self, offset: usize) -> Option<&Lock> {
         match &self.sharing {
             Sharing::Exclusive => None,
             Sharing::Shared(locks) => Some(&locks[offset / STRIPE_BYTES % LOCK_COUNT]),
@@ -254,7 +262,7 @@ impl Memory {
     }
 
     /// The locks of all stripes of a range that is not empty, in the order in which they are taken.
-    fn locks(&self, range: &Range<usize>) -> [&[AtomicU32]; 2] {
+    fn locks(&self, range: &Range<usize>) -> [&[Lock]; 2] {
         let Sharing::Shared(locks) = &self.sharing else { return [&[], &[]] };
         let (first, last) = (range.start / STRIPE_BYTES, (range.end - 1) / STRIPE_BYTES);
         if last - first >= LOCK_COUNT {
@@ -445,16 +453,19 @@ impl MemoryAccess {
 /// Holds a stripe's lock for one copy.
 enum Guard<'a> {
     None,
-    Reader(&'a AtomicU32),
-    Writer(&'a AtomicU32),
+    Reader(&'a Lock),
+    Writer(&'a Lock),
 }
 
 impl<'a> Guard<'a> {
-    fn read(lock: &'a AtomicU32) -> Self {
+    fn read(lock: &'a Lock) -> Self {
         loop {
-            let seen = lock.load(Ordering::Relaxed);
+            let seen = lock.word.load(Ordering::Relaxed);
             if seen & WRITER == 0
-                && lock.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                && lock
+                    .word
+                    .compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
             {
                 return Self::Reader(lock);
             }
@@ -462,9 +473,12 @@ impl<'a> Guard<'a> {
         }
     }
 
-    fn write(lock: &'a AtomicU32) -> Self {
-        while lock.compare_exchange_weak(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            std::hint::spin_loop();
+    fn write(lock: &'a Lock) -> Self {
+        while lock.word.compare_exchange_weak(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // Only reading takes the line from the holder once, not with each try.
+            while lock.word.load(Ordering::Relaxed) != 0 {
+                std::hint::spin_loop();
+            }
         }
         Self::Writer(lock)
     }
@@ -474,18 +488,18 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         match self {
             Self::None => {}
-            Self::Reader(lock) => drop(lock.fetch_sub(1, Ordering::Release)),
-            Self::Writer(lock) => lock.store(0, Ordering::Release),
+            Self::Reader(lock) => drop(lock.word.fetch_sub(1, Ordering::Release)),
+            Self::Writer(lock) => lock.word.store(0, Ordering::Release),
         }
     }
 }
 
 /// Holds the locks of many stripes. A holder of one lock waits for no other, and holders of many take them in the order
 /// of the array, so no deadlock is possible.
-struct Guards<'a>([&'a [AtomicU32]; 2]);
+struct Guards<'a>([&'a [Lock]; 2]);
 
 impl<'a> Guards<'a> {
-    fn write(locks: [&'a [AtomicU32]; 2]) -> Self {
+    fn write(locks: [&'a [Lock]; 2]) -> Self {
         for lock in locks.iter().copied().flatten() {
             // Released by our own drop.
             std::mem::forget(Guard::write(lock));
@@ -748,6 +762,32 @@ mod tests {
         memory.resize(LONG).unwrap();
         let access = memory.attach().unwrap();
         assert!(access.equals(SHORT, &[0; LONG - SHORT]).unwrap());
+    }
+
+    #[test]
+    fn ranges_that_overlap_have_a_lock_in_common_and_neighbours_no_cache_line() {
+        let memory = Memory::new(STRIPE_BYTES, true, false, page_bytes()).unwrap();
+        let lock_of = |stripe: usize| std::ptr::from_ref(memory.lock(stripe * STRIPE_BYTES).unwrap());
+        for first in [0, 1, LOCK_COUNT - 2, LOCK_COUNT - 1, 5 * LOCK_COUNT - 3] {
+            for count in [1, 2, 3, LOCK_COUNT - 1, LOCK_COUNT, LOCK_COUNT + 1, 3 * LOCK_COUNT] {
+                // From the last byte of a stripe to the first one of another.
+                let end = if count == 1 { 0 } else { (count - 2) * STRIPE_BYTES + 1 };
+                let start = first * STRIPE_BYTES + STRIPE_BYTES - 1;
+                let taken: Vec<_> = memory
+                    .locks(&(start..start + 1 + end))
+                    .iter()
+                    .copied()
+                    .flatten()
+                    .map(std::ptr::from_ref)
+                    .collect();
+                assert!(taken.is_sorted(), "{count} from {first}: taken in the order of the array");
+                for stripe in first..first + count {
+                    assert!(taken.contains(&lock_of(stripe)), "stripe {stripe} of {count} from {first}");
+                }
+                assert_eq!(taken.len(), count.min(LOCK_COUNT), "{count} from {first}: each lock once");
+            }
+        }
+        assert_eq!(lock_of(1).addr() - lock_of(0).addr(), 64);
     }
 
     #[test]
