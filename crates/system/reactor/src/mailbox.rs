@@ -20,8 +20,9 @@ pub struct Address<M> {
     bell: Arc<Bell>,
 }
 
-/// Wakes a sleeping reactor.
+/// Wakes a sleeping reactor. Its owner writes to it at each sleep, so each has a cache line of its own.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Bell {
     pub(crate) fd: WakeFd,
     sleeps: AtomicBool,
