@@ -4,8 +4,10 @@ use proto::doorbell::{DoorbellCounters, Reason};
 use reactor::{Counter, Durations, Notice, SharedDurations};
 use serde::Serialize;
 
-/// Counters of a lane.
+/// Counters of a lane, in cache lines of their own: a lane that was handed over has neighbours of another reactor in
+/// memory.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct LaneCounters {
     /// Read commands completed.
     pub read_count: Counter,
