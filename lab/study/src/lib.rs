@@ -23,6 +23,7 @@ mod counters;
 pub mod csv;
 mod descriptors;
 pub mod distribution;
+mod division;
 mod doorbell;
 mod driver;
 mod energy;

@@ -4,6 +4,7 @@ use linux::CoreList;
 use load::key_value::{KeyValueLoad, KeyValueResult};
 
 use super::prelude::*;
+use crate::division::Division;
 use crate::key_value::{Pairs, mix};
 
 /// Reactors of one target, or targets with one reactor each.
@@ -40,32 +41,6 @@ pub(crate) const ABOUT: About = About {
     judged_by: "ops_per_cpu",
     columns: "whole_cores_ops ops_per_cpu ops target_ns cores_used is_shared",
 };
-
-/// The cores of a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Division {
-    /// One for each reactor.
-    targets: Vec<usize>,
-    load: Vec<usize>,
-    /// Whether load and targets have cores in common.
-    is_shared: bool,
-}
-
-impl Division {
-    /// Divides the cores of this process; `None` if there is not one for each of `count` reactors.
-    fn of(allowed: &[usize], count: usize) -> Option<Self> {
-        let targets = allowed.get(allowed.len().checked_sub(count)?..)?.to_vec();
-        let rest = &allowed[..allowed.len() - count];
-        let load = if rest.len() >= count { rest } else { allowed };
-        let is_shared = load.iter().any(|core| targets.contains(core));
-        Some(Self { targets, load: load.to_vec(), is_shared })
-    }
-
-    /// The first cores of the targets' machine for the targets, those of this machine for the load.
-    fn apart(far: &[usize], near: &[usize], count: usize) -> Option<Self> {
-        Some(Self { targets: far.get(..count)?.to_vec(), load: near.to_vec(), is_shared: false })
-    }
-}
 
 /// The targets of each row.
 #[derive(Debug, Default)]
@@ -263,24 +238,6 @@ mod tests {
 
     use super::*;
     use crate::experiments::testing::{headline_of, of_key};
-
-    #[test]
-    fn the_load_has_cores_of_its_own_where_there_are_enough() {
-        let division = |allowed: &[usize], count| Division::of(allowed, count);
-        let of = |targets: &[usize], load: &[usize]| {
-            let is_shared = load.iter().any(|core| targets.contains(core));
-            Some(Division { targets: targets.to_vec(), load: load.to_vec(), is_shared })
-        };
-        assert_eq!(division(&[0, 1], 1), of(&[1], &[0]));
-        assert_eq!(division(&[0, 1], 2), of(&[0, 1], &[0, 1]));
-        assert_eq!(division(&[0, 1], 4), None);
-        assert_eq!(division(&[2, 3, 4, 5], 2), of(&[4, 5], &[2, 3]));
-        assert_eq!(division(&[2, 3, 4, 5, 6, 7], 4), of(&[4, 5, 6, 7], &[2, 3, 4, 5, 6, 7]));
-        assert!(division(&[0, 1], 2).unwrap().is_shared && !division(&[0, 1], 1).unwrap().is_shared);
-        let apart = |count| Division::apart(&[0, 1], &[0, 1, 2], count);
-        let expected = Division { targets: vec![0, 1], load: vec![0, 1, 2], is_shared: false };
-        assert_eq!((apart(2), apart(4)), (Some(expected), None));
-    }
 
     /// The result of a target that did a million operations in two seconds, with this processor time.
     fn result(target_ns: u64) -> KeyValueResult {
