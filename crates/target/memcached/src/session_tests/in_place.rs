@@ -195,6 +195,25 @@ fn commands_keep_their_order_when_partitions_begin_to_be_used_in_place() {
     assert!(waited_count > 20, "{waited_count}");
 }
 
+#[test]
+fn a_look_up_tells_of_those_before_it_in_its_batch() {
+    for (length, count) in [(1, 1), (1, 3), (300, 1), (300, 3)] {
+        let access = PartitionAccess::new(set(count), 0);
+        let (mut session, mut thread) = (Session::new(ListenerSettings::default()), Thread::new(&access));
+        let value = "x".repeat(length);
+        for key in ["a", "b"] {
+            let stored = format!("set {key} 0 0 {length}\r\n{value}\r\n");
+            assert_eq!(answers(&mut session, &mut thread, stored.as_bytes(), 1 << 20), b"STORED\r\n");
+        }
+        let said = b"mg a h u\r\nmg a h u\r\nmg a s\r\nmg b h\r\nmg b h\r\nmg a h\r\n";
+        let answered = answers(&mut session, &mut thread, said, said.len());
+        // A short pair in the index has no mark of use before a client asks for one.
+        let of_a = u8::from(length > 1);
+        let expected = format!("HD h0\r\nHD h0\r\nHD s{length}\r\nHD h0\r\nHD h1\r\nHD h{of_a}\r\n");
+        assert_eq!(String::from_utf8_lossy(&answered), expected, "{length} bytes, {count} partitions");
+    }
+}
+
 /// Look-ups of all forms are answered as by one partition, in batches of nothing else and alone: also what they tell of the
 /// look-ups before them.
 #[test]
