@@ -149,7 +149,8 @@ impl Serving {
         namespaces.for_each(|at: AttachedIndex, attached| {
             let Some(blocks) = attached.blocks() else { return };
             while blocks.exclusions.has_unreported()
-                && let Some(holder) = blocks.exclusions.next_quiet(|blocks| running.changes(at, blocks))
+                && let Some(holder) =
+                    blocks.exclusions.next_quiet(|blocks, number| running.changes(at, blocks, number))
             {
                 io.post(0, Message::Lock(LockMessage::Excluded(holder)));
             }

@@ -1,5 +1,6 @@
 //! Fused Compare and Write: two commands that execute as one, with other hosts writing. wire §16
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use host::{Error, Failure};
@@ -316,6 +317,50 @@ fn pairs_and_other_changes_of_their_blocks_take_turns() {
             let value = content(lane, 8);
             let won = if value == 2 { ([a, b], [c, d]) } else { ([c, d], [a, b]) };
             assert_eq!((won, value > 1), (([Status::SUCCESS; 2], different), true), "{engine:?} {storage}");
+        }
+    }
+}
+
+/// A write waits for the pairs that have its blocks locked, and not for those that follow: it gets two blocks of which
+/// one is locked at any time by another host.
+#[test]
+fn a_write_is_not_overtaken_by_pairs_that_follow() {
+    const BLOCKS: [u64; 2] = [8, 9];
+    /// Two seconds, for a machine that is busy.
+    const PAIR_COUNT_MAX: usize = 1000;
+    let send = |lane: &mut RawLane, lba| {
+        let first = lane.write_in_capsule(first(lba), &[0; 4096]);
+        (lba, first, lane.write_in_capsule(second(lba), &[0; 4096]))
+    };
+    for engine in engines() {
+        for storage in ["ram:1M?delay=2ms", "file:1M?delay=2ms"] {
+            let rig = rig(engine, storage);
+            let (mut host, mut other) = (RawHost::new(&rig), RawHost::new(&rig));
+            let lane = &mut host.io;
+            let mut pairs: Vec<_> = BLOCKS.repeat(3).into_iter().map(|lba| send(lane, lba)).collect();
+            let is_written = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // Meanwhile, the first two lock their blocks.
+                    std::thread::sleep(Duration::from_millis(1));
+                    let write = Sqe::write(ONE, BLOCKS[0], 2);
+                    assert_eq!(other.io.run_in_capsule(write, &[3; 8192]), Status::SUCCESS);
+                    is_written.store(true, Ordering::Relaxed);
+                });
+                let mut ended_count = 0;
+                while !is_written.load(Ordering::Relaxed) {
+                    let peer::link::Got::Completion(cqe) = lane.next() else { panic!("no completion") };
+                    let cid = cqe.cid.get();
+                    if let Some(at) = pairs.iter().position(|&(_, _, second)| second == cid) {
+                        let (lba, ..) = pairs.swap_remove(at);
+                        ended_count += 1;
+                        assert!(ended_count < PAIR_COUNT_MAX, "{engine:?} {storage}: the write waits");
+                        pairs.push(send(lane, lba));
+                    } else {
+                        assert!(pairs.iter().any(|&(_, first, _)| first == cid), "of no command");
+                    }
+                }
+            });
         }
     }
 }

@@ -7,7 +7,9 @@
 //!   └──── unlock ─────▶│ ──release──▶ every reactor: releases the writes
 //! ```
 //!
-//! Plain writes pay one look at an empty list for this.
+//! Plain writes pay one look at an empty list for this. Locks and writes take turns: a write that was held back waits for
+//! the ranges that were excluded then, and those excluded later wait for it. All reactors exclude in the order of the
+//! manager's messages, so no two wait for each other.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,10 +30,13 @@ pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Exclusions {
     held: Vec<Held>,
+    /// The number of the last one: they are counted from 1.
+    last: u64,
 }
 
 #[derive(Debug)]
 struct Held {
+    number: u64,
     holder: (u16, u64),
     blocks: Range<u64>,
     /// It was reported to the manager that no write to the range is under way here.
@@ -39,15 +44,28 @@ struct Held {
 }
 
 impl Exclusions {
-    /// Whether a write to `blocks` must wait.
+    /// Whether a write to `blocks` must wait, which was held back first behind the exclusion with this number, if it was.
     #[inline]
-    pub(crate) fn holds_back(&self, blocks: &Range<u64>) -> bool {
-        !self.held.is_empty() && self.held.iter().any(|held| overlap(&held.blocks, blocks))
+    pub(crate) fn holds_back(&self, blocks: &Range<u64>, behind: Option<u64>) -> bool {
+        let comes_first = |held: &Held| behind.is_none_or(|behind| held.number <= behind);
+        !self.held.is_empty()
+            && self.held.iter().any(|held| overlap(&held.blocks, blocks) && comes_first(held))
+    }
+
+    /// The number of the last exclusion.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
     }
 
     /// Holds new writes to the range back from now on.
     pub(crate) fn exclude(&mut self, lock: &Lock) {
-        self.held.push(Held { holder: lock.holder, blocks: lock.blocks.clone(), is_reported: false });
+        self.last += 1;
+        self.held.push(Held {
+            number: self.last,
+            holder: lock.holder,
+            blocks: lock.blocks.clone(),
+            is_reported: false,
+        });
     }
 
     /// Releases the writes that it held back.
@@ -55,9 +73,10 @@ impl Exclusions {
         self.held.retain(|held| held.holder != holder);
     }
 
-    /// The next holder to whose range no write is under way, as `is_busy` says.
-    pub(crate) fn next_quiet(&mut self, is_busy: impl Fn(&Range<u64>) -> bool) -> Option<(u16, u64)> {
-        let quiet = self.held.iter_mut().find(|held| !held.is_reported && !is_busy(&held.blocks))?;
+    /// The next holder to whose range no write is under way, as `is_busy` says, which gets the exclusion's number too.
+    pub(crate) fn next_quiet(&mut self, is_busy: impl Fn(&Range<u64>, u64) -> bool) -> Option<(u16, u64)> {
+        let is_quiet = |held: &Held| !held.is_reported && !is_busy(&held.blocks, held.number);
+        let quiet = self.held.iter_mut().find(|held| is_quiet(held))?;
         quiet.is_reported = true;
         Some(quiet.holder)
     }
@@ -197,14 +216,28 @@ mod tests {
     #[test]
     fn a_reactor_reports_when_its_writes_are_over() {
         let mut exclusions = Exclusions::default();
-        assert!(!exclusions.holds_back(&(0..100)));
+        assert!(!exclusions.holds_back(&(0..100), None));
         exclusions.exclude(&lock(1, 4..8));
-        assert!(exclusions.holds_back(&(7..9)) && !exclusions.holds_back(&(8..9)));
-        assert_eq!(exclusions.next_quiet(|_| true), None);
-        assert_eq!(exclusions.next_quiet(|_| false), Some((0, 1)));
-        assert_eq!(exclusions.next_quiet(|_| false), None, "reported once");
+        assert!(exclusions.holds_back(&(7..9), None) && !exclusions.holds_back(&(8..9), None));
+        assert_eq!(exclusions.next_quiet(|_, _| true), None);
+        assert_eq!(exclusions.next_quiet(|_, _| false), Some((0, 1)));
+        assert_eq!(exclusions.next_quiet(|_, _| false), None, "reported once");
         exclusions.release((0, 1));
-        assert!(!exclusions.holds_back(&(0..100)));
+        assert!(!exclusions.holds_back(&(0..100), None));
+    }
+
+    #[test]
+    fn a_write_that_waits_goes_before_ranges_that_are_excluded_later() {
+        let mut exclusions = Exclusions::default();
+        exclusions.exclude(&lock(1, 0..8));
+        let behind = Some(exclusions.last());
+        exclusions.exclude(&lock(2, 8..16));
+        assert!(exclusions.holds_back(&(0..16), behind) && exclusions.holds_back(&(8..16), None));
+        exclusions.release((0, 1));
+        assert!(!exclusions.holds_back(&(0..16), behind), "the later one waits");
+        assert!(exclusions.holds_back(&(0..16), None));
+        let waits = |_: &Range<u64>, number| behind.is_some_and(|behind| behind < number);
+        assert_eq!(exclusions.next_quiet(waits), None);
     }
 
     #[test]
@@ -212,11 +245,11 @@ mod tests {
         let mut exclusions = Exclusions::default();
         exclusions.exclude(&lock(1, 0..8));
         exclusions.exclude(&lock(2, 8..16));
-        let first_is_busy = |blocks: &Range<u64>| blocks.start == 0;
+        let first_is_busy = |blocks: &Range<u64>, _| blocks.start == 0;
         assert_eq!(exclusions.next_quiet(first_is_busy), Some((0, 2)));
         assert_eq!(exclusions.next_quiet(first_is_busy), None);
         assert_eq!(exclusions.unreported().collect::<Vec<_>>(), [(0, 1)]);
-        assert_eq!(exclusions.next_quiet(|_| false), Some((0, 1)));
+        assert_eq!(exclusions.next_quiet(|_, _| false), Some((0, 1)));
         assert!(!exclusions.has_unreported());
     }
 }

@@ -4,6 +4,7 @@
 // Input from a host must never cause a panic: see docs/testing.md.
 #![deny(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used)]
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use memory::Buffer;
@@ -22,7 +23,7 @@ use crate::io_path::command_form::check_form;
 use crate::io_path::commands::Commands;
 use crate::io_path::io_command::{Begun, Caller, Hold};
 use crate::io_path::nvm_status::{compare_failure, lost_before_flush, status_of};
-use crate::io_path::running::{After, Copy, Running, Step, Supply};
+use crate::io_path::running::{After, Copy, HeldBack, Running, Step, Supply};
 use crate::messages::message::Message;
 use crate::objects::key_rights::KeyScope;
 
@@ -202,8 +203,8 @@ impl<I: Io<Message>> Start<'_, I> {
     /// Writes the host's data, which has arrived.
     #[inline]
     fn execute_write(&mut self, extent: &Extent, length: usize) -> Checked<Begun> {
-        if self.is_held_back(extent) {
-            return Ok(self.wait());
+        if let Some(held) = self.extent_held_back(extent) {
+            return Ok(self.wait_behind(held));
         }
         let blocks = self.commands.namespaces.blocks_mut(extent.at);
         let bytes = first(bytes(self.data, &self.supply), length)?;
@@ -261,8 +262,8 @@ impl<I: Io<Message>> Start<'_, I> {
         let extent = Extent::of(&mut self.commands.namespaces, at, &command)?;
         self.check_plain()?;
         self.check_writable(&extent)?;
-        if self.is_held_back(&extent) {
-            return Ok(self.wait());
+        if let Some(held) = self.extent_held_back(&extent) {
+            return Ok(self.wait_behind(held));
         }
         let may_deallocate = command.control.deac() && extent.geometry.can_deallocate;
         let request = Request::WriteZeroes {
@@ -300,8 +301,8 @@ impl<I: Io<Message>> Start<'_, I> {
         if geometry.is_read_only {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
         }
-        if self.commands.namespaces.blocks_mut(at).exclusions.holds_back(&(0..u64::MAX)) {
-            return Ok(self.wait());
+        if let Some(held) = self.held_back(at, &(0..u64::MAX)) {
+            return Ok(self.wait_behind(held));
         }
         ranges.reverse();
         let Some(first) = ranges.pop() else { return Ok(Begun::Complete(Status::SUCCESS, 0)) };
@@ -368,8 +369,8 @@ impl<I: Io<Message>> Start<'_, I> {
         }
         let end = command.destination.checked_add(blocks).filter(|&end| end <= geometry.block_count);
         end.ok_or(Status::LBA_OUT_OF_RANGE.with_dnr())?;
-        if self.commands.namespaces.blocks_mut(at).exclusions.holds_back(&(0..u64::MAX)) {
-            return Ok(self.wait());
+        if let Some(held) = self.held_back(at, &(0..u64::MAX)) {
+            return Ok(self.wait_behind(held));
         }
         let chunk_bytes = self.commands.chunk_bytes(geometry.block_bytes).min(blocks * block_bytes);
         let length = usize::try_from(chunk_bytes).expect("a chunk");
@@ -410,10 +411,21 @@ impl<I: Io<Message>> Start<'_, I> {
 
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "blocks that were held against the namespace")]
-    fn is_held_back(&mut self, extent: &Extent) -> bool {
+    fn extent_held_back(&mut self, extent: &Extent) -> Option<HeldBack> {
         let blocks =
             extent.slba..extent.slba + (extent.bytes >> extent.geometry.block_bytes.trailing_zeros());
-        self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)
+        self.held_back(extent.at, &blocks)
+    }
+
+    /// What the command has to wait for before it changes these blocks, if for anything.
+    #[inline]
+    fn held_back(&mut self, at: AttachedIndex, blocks: &Range<u64>) -> Option<HeldBack> {
+        let ticket = self.ticket;
+        let before = ticket.and_then(|ticket| self.commands.running.live_mut(ticket).held_back.take());
+        let behind = before.filter(|held| held.at == at).map(|held| held.behind);
+        let exclusions = &self.commands.namespaces.blocks_mut(at).exclusions;
+        let is_held_back = exclusions.holds_back(blocks, behind);
+        is_held_back.then(|| HeldBack { at, behind: behind.unwrap_or_else(|| exclusions.last()) })
     }
 
     /// The keys that the host may use of the command's namespace; `None` for all.
@@ -540,6 +552,15 @@ impl<I: Io<Message>> Start<'_, I> {
         let ticket = self.ticket();
         self.commands.wait(ticket, supply);
         Begun::Started { ticket, hold: if holds_capsule { Hold::Capsule } else { Hold::None } }
+    }
+
+    /// Lets the command wait until the ranges that were excluded before it are free.
+    fn wait_behind(&mut self, held: HeldBack) -> Begun {
+        let begun = self.wait();
+        if let Begun::Started { ticket, .. } = begun {
+            self.commands.running.live_mut(ticket).held_back = Some(held);
+        }
+        begun
     }
 
     /// Lets the command wait until its lane may have a buffer for it.

@@ -35,6 +35,17 @@ pub(crate) struct Running {
     pub(crate) step: Step,
     /// Memory that it has taken and releases at its end at the latest, bytes.
     pub(crate) taken_bytes: usize,
+    /// While it waits for a range that is excluded.
+    pub(crate) held_back: Option<HeldBack>,
+}
+
+/// What a write waits for that is held back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldBack {
+    /// Its namespace.
+    pub(crate) at: AttachedIndex,
+    /// The number of the last exclusion there when it was held back first: later ones wait for it.
+    pub(crate) behind: u64,
 }
 
 /// The receiver of a command's end.
@@ -244,7 +255,7 @@ impl Supply {
 impl Running {
     /// A command that has taken nothing yet.
     pub(crate) fn new(owner: Owner, sqe: Sqe, namespace: Option<AttachedIndex>, step: Step) -> Self {
-        Self { owner, sqe, namespace, step, taken_bytes: 0 }
+        Self { owner, sqe, namespace, step, taken_bytes: 0, held_back: None }
     }
 
     /// The namespace of a command that a backend was asked for.
@@ -255,9 +266,16 @@ impl Running {
         self.namespace.expect("a backend was asked")
     }
 
-    /// The blocks that it is about to change in its namespace, if any; at least those.
-    pub(crate) fn blocks_changed(&self) -> Option<Range<u64>> {
-        if !matches!(self.step, Step::Backend(_)) {
+    /// The blocks that it changes in the namespace before the exclusion with this number, if any; at least those.
+    pub(crate) fn blocks_changed(&self, namespace: AttachedIndex, number: u64) -> Option<Range<u64>> {
+        let goes_first = match self.step {
+            Step::Backend(_) => self.namespace == Some(namespace),
+            Step::Waiting(_) => {
+                self.held_back.is_some_and(|held| held.at == namespace && held.behind < number)
+            }
+            _ => false,
+        };
+        if !goes_first {
             return None;
         }
         match NvmOpcode::from_raw(self.sqe.opcode) {
@@ -380,12 +398,10 @@ impl RunningTable {
         u32::try_from(count).expect("bounded by the queue's size")
     }
 
-    /// Whether a command under way is changing any of these blocks.
-    pub(crate) fn changes(&self, namespace: AttachedIndex, blocks: &Range<u64>) -> bool {
-        self.iter().any(|running| {
-            running.namespace == Some(namespace)
-                && running.blocks_changed().is_some_and(|changed| overlap(&changed, blocks))
-        })
+    /// Whether a command changes any of these blocks before the exclusion with this number.
+    pub(crate) fn changes(&self, namespace: AttachedIndex, blocks: &Range<u64>, number: u64) -> bool {
+        let changed = self.iter().filter_map(|running| running.blocks_changed(namespace, number));
+        changed.into_iter().any(|changed| overlap(&changed, blocks))
     }
 
     fn iter(&self) -> impl Iterator<Item = &Running> {
