@@ -90,10 +90,11 @@ bytes_of() { blockdev --getsize64 "$1"; }
 
 is_live() { [ "$(cat "$SYSFS/state")" = live ]; }
 
-# verified_fio OPTION...: fio with direct I/O, every block checksummed and read back.
+# verified_fio OPTION...: fio with direct I/O, every block checksummed and read back. A Linux host sends a command from the process
+# that submits it, and raises SIGPIPE there if the target has closed the connection at that moment ("failed to send request -32").
 verified_fio() {
     local output=/tmp/fio.$BASHPID
-    fio --eta=never --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio \
+    env --ignore-signal=PIPE fio --eta=never --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio \
         --verify=crc32c --verify_fatal=1 --end_fsync=1 --randrepeat=1 "$@" >"$output" 2>&1 ||
         { cat "$output"; fail "fio $*"; }
 }
