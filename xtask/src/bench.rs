@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::command::{cargo, run as run_command, target_dir};
 
-/// A study that is run, and which of its cells; all without a name.
+/// A study that is run: its cells whose names contain `only`, or all cells.
 struct Measurement {
     study: &'static str,
     only: Option<&'static str>,

@@ -174,7 +174,8 @@ fn state(
 ) -> Option<PairState> {
     let processor = &partition.processor;
     let marks = processor.marks(place);
-    // A client that is told of a stale pair wins it. A pair in the index moves out of it to get marks.
+    // The answer for a stale pair changes it: its client wins the right to store it anew. A pair that is stored in the index has
+    // no marks of use, and is moved to memory of its own to get them.
     if marks.is_stale || marks.is_won || of.wants_use && !of.leaves_unread && place.item().is_none() {
         return None;
     }

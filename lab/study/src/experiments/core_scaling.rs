@@ -46,7 +46,7 @@ pub(crate) const ABOUT: About = About {
              Single (reads): every PDU has a send and a receive of its own. Caravans: everything that is due leaves and arrives together. \
              Linear is that number of cores times the throughput of one, in the same round. Over sockets: over the sum of as many \
              pairs of plain sockets, on the same cores, that move the same bytes at the same time. \
-             Reactors: the target's processor time per operation on a namespace in RAM, with one reactor and with two. Nobody spins. \
+             Reactors: the target's processor time per operation on a namespace in RAM, with one reactor and with two. Neither side spins. \
              With two cores the load shares them with both reactors, and it does not matter how long they wait for them.",
     claims: &[Claim {
         source: "i10, Netdev 0x14 (2020)",
