@@ -400,8 +400,8 @@ impl RunningTable {
 
     /// Whether a command changes any of these blocks before the exclusion with this number.
     pub(crate) fn changes(&self, namespace: AttachedIndex, blocks: &Range<u64>, number: u64) -> bool {
-        let changed = self.iter().filter_map(|running| running.blocks_changed(namespace, number));
-        changed.into_iter().any(|changed| overlap(&changed, blocks))
+        let mut changed = self.iter().filter_map(|running| running.blocks_changed(namespace, number));
+        changed.any(|changed| overlap(&changed, blocks))
     }
 
     fn iter(&self) -> impl Iterator<Item = &Running> {
