@@ -327,7 +327,7 @@ fn memcached_and_nvme_see_the_same_values_of_mebibytes() {
 /// A target that serves a new file in this directory through NVMe and memcached, with values of up to nearly 2 MiB.
 fn rig_of_file(engine: EngineKind, threads: u16, directory: &tempfile::TempDir) -> Rig {
     let path = directory.path().join("pairs");
-    let spec = format!("kv:file:{}?size=2G&memory=32M&item=2M", path.display());
+    let spec = format!("kv:file:{}?size=2G&memory=32M&item=2M&sparse", path.display());
     Rig::with(engine, &[], |config| {
         let namespace = NamespaceConfig::new(spec.parse().expect("a good specification"));
         let nsid = Some(Nsid::new(1));
