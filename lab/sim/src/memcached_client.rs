@@ -294,8 +294,7 @@ impl MemcachedClient {
                 if !model.refusals.contains(refusal) {
                     return Err(format!("{refusal:?} comes without an error of the disk"));
                 }
-                shared.reach_event("memcached client told of an error of the log");
-                self.unorder(model);
+                self.be_refused(shared, model);
                 return Ok(false);
             }
             if self.is_binary && rest.first() != Some(&b'S') {
@@ -342,9 +341,18 @@ impl MemcachedClient {
     }
 
     /// A command is refused for an error of the log: those behind it may be executed without it.
-    fn unorder(&self, model: &mut PairModel) {
+    fn be_refused(&mut self, shared: &mut Shared, model: &mut PairModel) {
+        shared.reach_event("memcached client told of an error of the log");
         let out = self.expected.iter().flat_map(Expected::commands).chain(self.unanswered.iter().copied());
         out.for_each(|(key, command)| model.unorder(key, command));
+        // A value that is lost would be read in the end without end.
+        let is_lost_look = |front: &Expected| shared.log_disk.has_lost_blocks && front.last_look().is_some();
+        if self.expected.front().is_some_and(is_lost_look)
+            && let Some(front) = self.expected.pop_front()
+        {
+            shared.reach_event("memcached client told in the end of a value that is lost");
+            front.commands().iter().for_each(|(key, command)| model.lose(*key, *command, shared.now_ns));
+        }
     }
 
     /// The connection is over, and with it the answers that are still out.

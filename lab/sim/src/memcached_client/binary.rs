@@ -153,8 +153,7 @@ impl MemcachedClient {
             if model.refusals.is_empty() && !is_starting {
                 return Err("an internal error without an error of the disk".into());
             }
-            shared.reach_event("memcached client told of an error of the log");
-            self.unorder(model);
+            self.be_refused(shared, model);
             return Ok(Taken::End);
         }
         loop {

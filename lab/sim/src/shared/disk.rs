@@ -109,6 +109,8 @@ pub(crate) struct Disk {
     counts: BTreeMap<(u64, usize), u64>,
     /// The description of each file that has its lock.
     locked: BTreeMap<u64, File>,
+    /// A durable write or a flush of the log has failed, and blocks that could be read before have their old content.
+    pub(crate) has_lost_blocks: bool,
     /// The troubles that were reported, when, and the blocks of each: none of a flush.
     troubles: Vec<(Trouble, u64, Range<usize>)>,
     /// An operation is stuck since this was last asked.
@@ -230,6 +232,7 @@ impl Disk {
                 self.unstable.insert(block, versions);
             } else {
                 self.cached.copy_from(&self.stable, block);
+                self.has_lost_blocks = true;
             }
         }
     }

@@ -18,11 +18,11 @@ pub(super) fn log_failed_ns(shared: &Shared) -> Option<u64> {
     [Trouble::Write, Trouble::Sync].into_iter().filter_map(first).min()
 }
 
-/// Whether a command that began then may have met a log that has failed.
+/// Whether a command that began then may have met a log that has failed, or that has lost values.
 pub(super) fn log_may_have_failed(shared: &Shared, begin_ns: u64) -> bool {
     let last = |trouble| shared.log_disk.last_trouble_ns(trouble);
     let last_ns = [Trouble::Read, Trouble::Write, Trouble::Sync].into_iter().filter_map(last).max();
-    last_ns.is_some_and(|at_ns| at_ns + RESTART_NS_MAX >= begin_ns)
+    shared.log_disk.has_lost_blocks || last_ns.is_some_and(|at_ns| at_ns + RESTART_NS_MAX >= begin_ns)
 }
 
 /// The refusals that memcached clients may receive now.
@@ -31,11 +31,13 @@ pub(super) fn refusals(shared: &Shared) -> &'static [&'static str] {
         let at_ns = shared.log_disk.last_trouble_ns(trouble);
         at_ns.is_some_and(|at_ns| at_ns + RESTART_NS_MAX + LATE_ANSWER_NS >= shared.now_ns)
     };
-    const OF_READ: [&str; 2] =
-        ["SERVER_ERROR the log cannot be read\r\n", "SERVER_ERROR the value cannot be read\r\n"];
+    const OF_VALUE: [&str; 1] = ["SERVER_ERROR the value cannot be read\r\n"];
+    const OF_READ: [&str; 2] = ["SERVER_ERROR the log cannot be read\r\n", OF_VALUE[0]];
     // A file that a write or a flush has closed cannot be read either.
     const ALL: [&str; 3] = [OF_READ[0], OF_READ[1], "SERVER_ERROR the log cannot be written\r\n"];
     match (was(Trouble::Read), was(Trouble::Write) || was(Trouble::Sync)) {
+        // A value of a block that is lost cannot be read until it is replaced.
+        (false, false) if shared.log_disk.has_lost_blocks => &OF_VALUE,
         (false, false) => &[],
         (true, false) => &OF_READ,
         (_, true) => &ALL,
