@@ -23,6 +23,7 @@ mod block;
 mod content;
 mod copies;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -57,6 +58,8 @@ pub(crate) struct Model {
     past: Vec<(u64, Vec<Block>)>,
     /// By block: the Copies that were made to it.
     copies: BTreeMap<u64, Vec<Copied>>,
+    /// The Copies that searches for the origin of content have considered.
+    considered_count: Cell<u64>,
     pub(crate) read_count: u64,
 }
 
@@ -87,6 +90,7 @@ impl Model {
             epoch: 0,
             past: Vec::new(),
             copies: BTreeMap::new(),
+            considered_count: Cell::new(0),
             read_count: 0,
         }
     }

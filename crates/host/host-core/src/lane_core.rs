@@ -779,7 +779,11 @@ impl<B: DataBuffer> LaneCore<B> {
     /// The next action for the driver.
     #[inline]
     pub fn next_action(&mut self) -> Option<LaneAction> {
-        self.actions.pop_front()
+        let action = self.actions.pop_front()?;
+        if let LaneAction::Abort { cid } = action {
+            self.queue.reserve_cid(cid);
+        }
+        Some(action)
     }
 
     /// Whether bytes wait to be sent and none are being sent.

@@ -31,7 +31,7 @@ pub use data::{DataBuffer, LENGTH_MAX, Transfer};
 pub use slot::DataRange;
 
 use data::{fill, for_each_part};
-use slot::{Command, INDEX_BITS, Slot, SlotState, find, range_gone};
+use slot::{Command, INDEX_BITS, Slot, SlotState, find, range_gone, split};
 
 use crate::caravan::{Caravan, Piece};
 use crate::controller_queue::CAPSULE_BYTES_MIN;
@@ -260,9 +260,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         let slot = self.take_slot();
         let is_in_capsule = is_write && length > 0 && length <= self.in_capsule_bytes(&sqe);
         let entry = &mut self.slots[usize::from(slot)];
-        entry.generation = entry.generation.wrapping_add(1) & 0x3f;
+        let cid = u16::from(entry.advance()) << INDEX_BITS | slot;
         entry.sqe = sqe;
-        let cid = u16::from(entry.generation) << INDEX_BITS | slot;
         let dptr = if is_in_capsule { Sgl::in_capsule(length) } else { Sgl::transport(length) };
         entry.sqe.cid.set(cid);
         entry.sqe.dptr = dptr;
@@ -339,8 +338,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         reason = "slots, at most 1024, one of which was just made"
     )]
     fn add_slot(&mut self) -> u16 {
-        let sqe = Sqe::new(0, wire::id::Nsid::NONE);
-        self.slots.push(Slot { generation: 0, sqe, state: SlotState::Free });
+        self.slots.push(Slot::new());
         u16::try_from(self.slots.len() - 1).expect("at most the limit")
     }
 
@@ -505,6 +503,15 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
             SlotState::Live(command) => Some((&slot.sqe, command.user)),
             SlotState::Free => None,
         })
+    }
+
+    /// Gives this cid to no further command: an Abort that names it may arrive after the command has ended, and would
+    /// abort another one. Of each slot's 64 cids the last 63 that were reserved are not used again.
+    pub fn reserve_cid(&mut self, cid: u16) {
+        let (slot, generation) = split(cid);
+        if let Some(entry) = self.slots.get_mut(usize::from(slot)) {
+            entry.skip(generation);
+        }
     }
 
     /// The same, with mutable ids.

@@ -72,6 +72,27 @@ fn commands_that_have_not_ended_are_listed_as_they_were_sent() {
 }
 
 #[test]
+fn a_reserved_cid_is_given_to_no_further_command() {
+    let mut end = HostEnd::plain(Dialect::PLAIN);
+    let next = |end: &mut HostEnd| {
+        let cid = end.flush();
+        end.complete(&response(cid));
+        cid
+    };
+    let cids: BTreeSet<u16> = (0..64).map(|_| next(&mut end)).collect();
+    assert_eq!(cids.len(), 64, "each is used once before one is used again");
+    let mut left = cids.clone();
+    for cid in &cids {
+        end.queue.reserve_cid(*cid);
+        left.remove(cid);
+        // The last to be reserved leaves none: those before it are used again.
+        let expected = if left.is_empty() { &cids - &BTreeSet::from([*cid]) } else { left.clone() };
+        let used: BTreeSet<u16> = (0..128).map(|_| next(&mut end)).collect();
+        assert_eq!(used, expected);
+    }
+}
+
+#[test]
 fn there_is_no_room_before_the_handshake_nor_after_a_violation() {
     let mut end = HostEnd::new(Dialect::PLAIN, 1);
     assert_eq!(end.queue.room(), 0);

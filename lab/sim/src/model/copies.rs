@@ -13,6 +13,10 @@ use crate::finding::Finding;
 /// Content that may have come through this number of unread Copies is accepted: a deeper search takes too long.
 const UNREAD_COPIES_MAX: usize = 3;
 
+/// After this number of Copies that were considered in a run, the search ends at the first unread Copy: with hundreds
+/// of Copies to each block, it takes a time that grows with the third power of their number.
+const CONSIDERED_MAX: u64 = 2_000_000;
+
 /// A Copy to one block.
 #[derive(Clone, Debug)]
 pub(super) struct Copied {
@@ -104,7 +108,10 @@ impl Model {
         if origin == lba && self.may_read(lba, value, begin_ns, now_ns) {
             found.push(value);
         }
-        for copied in self.copies.get(&lba).into_iter().flatten() {
+        let copies = self.copies.get(&lba).map_or(&[][..], Vec::as_slice);
+        self.considered_count.set(self.considered_count.get() + copies.len() as u64);
+        let is_deep = self.considered_count.get() <= CONSIDERED_MAX;
+        for copied in copies {
             if copied.begin_ns > now_ns
                 || not_by.contains(&(lba, copied.command))
                 || not_by.last().is_some_and(|(_, command)| *command == copied.command)
@@ -114,7 +121,8 @@ impl Model {
             {
                 continue;
             }
-            let may_have = copied.content.is_some() || not_by.len() + 1 >= UNREAD_COPIES_MAX || {
+            let is_accepted = !is_deep || not_by.len() + 1 >= UNREAD_COPIES_MAX;
+            let may_have = copied.content.is_some() || is_accepted || {
                 not_by.push((lba, copied.command));
                 let during = (copied.begin_ns, self.end_of_copy(lba, copied.command, now_ns));
                 let found = self.explanations(copied.source, content, during, not_by);

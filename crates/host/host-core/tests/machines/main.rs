@@ -4,7 +4,7 @@
 
 mod tls;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -71,6 +71,8 @@ struct Peer {
     stage: Stage,
     answer: Answer,
     seen: usize,
+    /// Of the last I/O command.
+    cid: u16,
     /// Statuses of the next I/O commands in order; success once it is empty.
     statuses: VecDeque<Status>,
     /// The last I/O command was the first half of a fused pair.
@@ -99,6 +101,7 @@ impl Peer {
             stage,
             answer: Answer::Data,
             seen: 0,
+            cid: 0,
             statuses: VecDeque::new(),
             is_in_pair: false,
             talks_nonsense: false,
@@ -138,6 +141,7 @@ impl Peer {
     }
 
     fn execute(&mut self, sqe: &Sqe) {
+        self.cid = sqe.cid.get();
         let fuse = sqe.flags.fuse();
         assert_eq!(self.is_in_pair, fuse == Fuse::SECOND, "half a pair: {sqe:?}");
         self.is_in_pair = fuse == Fuse::FIRST;
@@ -678,6 +682,27 @@ fn a_cancelled_command_whose_abort_was_refused_is_aborted_again_after_its_time()
     assert_eq!((lane.aborts, lane.done.len()), (1, 0));
     lane.run_until(start_ns + 33 * SECOND);
     assert_eq!((lane.aborts, lane.done.len()), (2, 0));
+}
+
+/// The Abort waits in the admin queue while the lane goes on.
+#[test]
+fn an_abort_that_arrives_late_names_no_later_command() {
+    let mut lane = Laned::new();
+    lane.is_stalled = true;
+    lane.read();
+    assert!(lane.core.cancel(9));
+    lane.step();
+    lane.is_stalled = false;
+    lane.step();
+    assert_eq!((lane.aborts, lane.done.len()), (1, 1), "it has ended all the same");
+    let aborted = lane.peer.cid;
+    let later = (0..1000).map(|_| {
+        lane.read();
+        lane.step();
+        lane.peer.cid
+    });
+    let later: BTreeSet<u16> = later.collect();
+    assert!(later.len() >= 63 && !later.contains(&aborted), "{aborted:#x} in {later:x?}");
 }
 
 #[test]

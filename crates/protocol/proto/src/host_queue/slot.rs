@@ -1,6 +1,7 @@
 //! The slots of a host's queue: the command in each, found again by its cid.
 
 use wire::U16;
+use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
@@ -18,9 +19,38 @@ pub struct DataRange {
 pub(super) struct Slot<B, U> {
     /// Grows with each command: the upper 6 bits of its cid.
     pub(super) generation: u8,
+    /// A bit for each generation that no further command has.
+    skipped: u64,
     /// The command that is in it, or was last.
     pub(super) sqe: Sqe,
     pub(super) state: SlotState<B, U>,
+}
+
+impl<B, U> Slot<B, U> {
+    pub(super) fn new() -> Self {
+        Self { generation: 0, skipped: 0, sqe: Sqe::new(0, Nsid::NONE), state: SlotState::Free }
+    }
+
+    /// The generation of the next command.
+    #[inline]
+    pub(super) fn advance(&mut self) -> u8 {
+        self.generation = self.generation.wrapping_add(1) & GENERATION_MASK;
+        if self.skipped != 0 {
+            let ahead = self.skipped.rotate_right(self.generation.into()).trailing_ones();
+            self.generation =
+                self.generation.wrapping_add(u8::try_from(ahead).unwrap_or(0)) & GENERATION_MASK;
+        }
+        self.generation
+    }
+
+    /// Skips a generation from now on. When all are skipped, all but this one are used again.
+    pub(super) fn skip(&mut self, generation: u16) {
+        let this = 1 << generation;
+        self.skipped |= this;
+        if self.skipped == u64::MAX {
+            self.skipped = this;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -49,6 +79,13 @@ pub(super) struct Command<B, U> {
 
 pub(super) const INDEX_BITS: u32 = 10;
 const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
+const GENERATION_MASK: u8 = 0x3f;
+
+/// The slot and the generation of a command with this id.
+#[inline]
+pub(super) fn split(cid: u16) -> (u16, u16) {
+    (cid & INDEX_MASK, cid >> INDEX_BITS)
+}
 
 /// A range of a command's data is sent, and the kernel no longer reads it.
 #[inline]
@@ -71,7 +108,7 @@ pub(super) fn range_gone<B, U>(slots: &mut [Slot<B, U>], finished: &mut Vec<u16>
 /// The live command with this id that has no answer yet.
 #[inline]
 pub(super) fn find<B, U>(slots: &mut [Slot<B, U>], cid: U16) -> Option<(u16, &mut Command<B, U>)> {
-    let (slot, generation) = (cid.get() & INDEX_MASK, cid.get() >> INDEX_BITS);
+    let (slot, generation) = split(cid.get());
     let entry = slots.get_mut(usize::from(slot))?;
     match &mut entry.state {
         SlotState::Live(command)
