@@ -42,7 +42,7 @@ pub struct Service {
     /// Values to be inserted into the answer, each with its byte offset in it.
     pub(crate) long_values: Vec<(usize, LongValue)>,
     /// Longest value copied into the answer, bytes.
-    copied_bytes_max: usize,
+    pub(crate) copied_bytes_max: usize,
     pub(crate) watch: WatchLog,
     /// Number of the connection whose command is executed; kept only while events are watched.
     pub(crate) client: u32,
@@ -256,6 +256,7 @@ impl Executor<'_> {
                     None => out.extend_from_slice(if is_memory { NO_MEMORY } else { TOO_LARGE }),
                 }
             }
+            Verb::Meta(_) if self.look_up(hash, command, out) => {}
             Verb::Meta(letter) => {
                 let mut room = [0; KEY_BYTES_MAX];
                 let key = command.stored_key(&mut room);

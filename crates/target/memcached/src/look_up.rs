@@ -5,10 +5,9 @@ use kv::{KeyHash, PairPlace, Partition, Seen};
 
 use crate::command::{Command, Verb};
 use crate::counters::CommandCounters;
-use crate::execute::push_value_line;
+use crate::execute::{Executor, Service, push_value_line};
 use crate::meta::{PairState, push_head, push_line};
 use crate::protocol::decode::flags;
-use crate::settings::COPIED_BYTES_MAX;
 
 /// A look-up of one key.
 #[derive(Clone, Copy)]
@@ -42,8 +41,8 @@ struct MetaFlags {
 pub(crate) enum LookedUp {
     /// It is answered.
     Answered {
-        /// Whether the pair is yet to be marked as read.
-        is_touch_due: bool,
+        /// The pair, if it is yet to be marked as read.
+        touch_due: Option<PairPlace>,
     },
     /// The answer needs a change, or a value in parts: the command is to be executed.
     NotAnswered,
@@ -79,17 +78,18 @@ impl<'a> LookUp<'a> {
         &self,
         partition: &Partition,
         hash: KeyHash,
-        counters: &mut CommandCounters,
+        service: &mut Service,
         out: &mut Vec<u8>,
     ) -> LookedUp {
+        let (counters, copied_bytes_max) = (&mut service.counters, service.copied_bytes_max);
         let key = self.command.key;
         let (place, flags, value, is_touch_due) = match partition.processor.see(hash, key, None) {
-            Seen::Whole { place, flags, value, is_touch_due } if value.len() <= COPIED_BYTES_MAX => {
+            Seen::Whole { place, flags, value, is_touch_due } if value.len() <= copied_bytes_max => {
                 (place, flags, value, is_touch_due)
             }
             Seen::Absent => {
                 self.answer_miss(partition, counters, out);
-                return LookedUp::Answered { is_touch_due: false };
+                return LookedUp::Answered { touch_due: None };
             }
             Seen::Whole { .. } | Seen::Other => return LookedUp::NotAnswered,
         };
@@ -120,7 +120,7 @@ impl<'a> LookUp<'a> {
             out.extend_from_slice(value);
             out.extend_from_slice(b"\r\n");
         }
-        LookedUp::Answered { is_touch_due: is_touch_due && !leaves_unread }
+        LookedUp::Answered { touch_due: (is_touch_due && !leaves_unread).then_some(place) }
     }
 
     #[inline]
@@ -139,6 +139,22 @@ impl<'a> LookUp<'a> {
             if !of.is_quiet {
                 push_line(b"EN", self.command, None, partition.processor.now_s(), out);
             }
+        }
+    }
+}
+
+impl Executor<'_> {
+    /// Answers a look-up that changes nothing but the marks of use of its pair. `false` if the command is something else.
+    pub(crate) fn look_up(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) -> bool {
+        let Some(look_up) = LookUp::of(command) else { return false };
+        match look_up.run(self.partition, hash, self.service, out) {
+            LookedUp::Answered { touch_due } => {
+                if let Some(place) = touch_due {
+                    self.partition.processor.touch(place);
+                }
+                true
+            }
+            LookedUp::NotAnswered => false,
         }
     }
 }

@@ -131,9 +131,9 @@ impl Executor<'_> {
         push_line(name, command, state, self.partition.processor.now_s(), out);
     }
 
-    /// The requested state of a pair. The CAS number only if requested, because a pair in the index moves out of it
-    /// for that.
-    fn state(&mut self, meta: &Meta<'_>) -> Option<PairState> {
+    /// The requested state of a pair, and its place. The CAS number only if requested, because a pair in the index moves
+    /// out of it for that.
+    fn state(&mut self, meta: &Meta<'_>) -> Option<(PairState, PairPlace)> {
         let &Meta { hash, key, command, ref options } = meta;
         let wants = |letter| flags(command.extra).any(|(other, _)| other == letter);
         let place = self.partition.processor.find(hash, key)?;
@@ -145,7 +145,8 @@ impl Executor<'_> {
             self.partition.processor.set_marks(hash, key, Marks { is_fetched: true, ..Marks::default() });
         }
         let cas = if wants(b'c') { self.partition.processor.cas(hash, key).unwrap_or(0) } else { 0 };
-        Some(PairState { cas, length, attributes, was_fetched, idle_s })
+        let place = if place.item().is_some() { place } else { self.partition.processor.find(hash, key)? };
+        Some((PairState { cas, length, attributes, was_fetched, idle_s }, place))
     }
 
     /// Time since the last access to a pair, s; 0 for one in the index.
@@ -201,17 +202,15 @@ impl Executor<'_> {
             let expiry_s = self.partition.processor.attributes(place).expiry_s;
             is_won |= expiry_s != 0 && expiry_s < self.expiry(recache);
         }
-        let Some(mut state) = self.state(meta) else {
+        // Not to a client that has the value.
+        let wants_value = options.wants_value
+            && options.cas.is_none_or(|cas| self.partition.processor.cas(hash, key) != Some(cas));
+        let Some((mut state, place)) = self.state(meta) else {
             return self.answer(b"EN", command, None, out);
         };
         if ends {
             state.attributes.expiry_s = self.partition.processor.now_s();
         }
-        let place = self.partition.processor.find(hash, key).expect("it has just been looked at");
-        // Not to a client that has the value.
-        let wants_value = options.wants_value
-            && options.cas.is_none_or(|cas| self.partition.processor.cas(hash, key) != Some(cas));
-        let place = self.partition.processor.find(hash, key).unwrap_or(place);
         push_head(command, wants_value, &state, self.partition.processor.now_s(), out);
         if marks.is_won {
             out.extend_from_slice(b" Z");
@@ -402,8 +401,9 @@ impl Executor<'_> {
                 }
                 // With a time in the past the pair is gone; its remaining time is 0, not unlimited.
                 let gone = Attributes { flags: 0, expiry_s: self.partition.processor.now_s() };
-                let state =
-                    self.state(meta).unwrap_or(PairState { attributes: gone, ..PairState::default() });
+                let state = self
+                    .state(meta)
+                    .map_or(PairState { attributes: gone, ..PairState::default() }, |(state, _)| state);
                 if options.wants_value {
                     let digits = number::Digits::new(number);
                     let state = PairState { length: digits.len(), ..state };

@@ -125,11 +125,11 @@ impl Session {
     fn look_up_alone(&mut self, in_place: &mut InPlace<'_>, hash: KeyHash, look_up: &LookUp<'_>) {
         let InPlace { access, service, now } = in_place;
         let partition = access.shared_at(access.partition_of(hash), *now);
-        let looked_up = look_up.run(&partition, hash, &mut service.counters, self.output.bytes_mut());
+        let looked_up = look_up.run(&partition, hash, service, self.output.bytes_mut());
         drop(partition);
         match looked_up {
-            LookedUp::Answered { is_touch_due: false } => {}
-            LookedUp::Answered { is_touch_due: true } => {
+            LookedUp::Answered { touch_due: None } => {}
+            LookedUp::Answered { touch_due: Some(_) } => {
                 access.mark_read(*now, &[(hash, look_up.command().key)]);
             }
             LookedUp::NotAnswered => self.execute_alone(in_place, hash, look_up.command()),
@@ -167,9 +167,9 @@ impl Session {
                 read.clear();
             }
             let (partition, _) = locks.get(access.partition_of(hash));
-            match look_up.run(partition, hash, &mut service.counters, self.output.bytes_mut()) {
-                LookedUp::Answered { is_touch_due: false } => {}
-                LookedUp::Answered { is_touch_due: true } => read.push((hash, entry.command.key)),
+            match look_up.run(partition, hash, service, self.output.bytes_mut()) {
+                LookedUp::Answered { touch_due: None } => {}
+                LookedUp::Answered { touch_due: Some(_) } => read.push((hash, entry.command.key)),
                 LookedUp::NotAnswered => {
                     locks.release();
                     let mut in_place = InPlace { access, service, now: *now };
