@@ -78,6 +78,9 @@ impl Connection {
 }
 
 impl SocketId {
+    /// The id of no socket.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
     /// An id for slot `index` in its `generation`.
     #[must_use]
     pub fn new(index: u32, generation: u32) -> Self {

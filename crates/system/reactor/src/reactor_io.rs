@@ -256,28 +256,28 @@ impl<M: Send + 'static> ReactorIo<M> {
     /// Returns whether any had something.
     pub(crate) fn read_polled<A: Application<Message = M>>(&mut self, application: &mut A) -> bool {
         let count = self.polled.len();
-        let is_crowded = count > POLLED_SOCKET_COUNT_MAX;
-        let (mut worked, mut kept_count) = (false, 0);
+        let (mut worked, mut has_left) = (false, false);
         for at in 0..count {
             let id = self.polled[at];
             let found = self.is_polled(id) && application.on_readable(self, id);
             worked |= found;
             let looks_again = self.engine.looks_when_armed();
             // The call may have closed or paused it.
-            let Some((_, Attention::Polled { dry_turn_count, is_emptied }, _)) = self.socket(id) else {
-                continue;
-            };
-            *dry_turn_count = if found { 0 } else { *dry_turn_count + 1 };
-            let is_spent = *dry_turn_count > 0 || (*is_emptied && looks_again);
-            if is_spent && (is_crowded || (worked && *dry_turn_count > DRY_TURN_COUNT_MAX)) {
+            if let Some((_, Attention::Polled { dry_turn_count, is_emptied }, _)) = self.socket(id) {
+                *dry_turn_count = if found { 0 } else { *dry_turn_count + 1 };
+                let is_spent = *dry_turn_count > 0 || (*is_emptied && looks_again);
+                let is_crowded = count > POLLED_SOCKET_COUNT_MAX;
+                if !is_spent || !is_crowded && (!worked || *dry_turn_count <= DRY_TURN_COUNT_MAX) {
+                    continue;
+                }
                 self.watch(id);
-            } else {
-                self.polled[kept_count] = id;
-                kept_count += 1;
             }
+            self.polled[at] = SocketId::NONE;
+            has_left = true;
         }
-        // Behind them: sockets that were resumed meanwhile, for the next turn.
-        self.polled.drain(kept_count..count);
+        if has_left {
+            self.polled.retain(|id| *id != SocketId::NONE);
+        }
         worked
     }
 

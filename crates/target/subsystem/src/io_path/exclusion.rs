@@ -48,8 +48,7 @@ impl Exclusions {
     #[inline]
     pub(crate) fn holds_back(&self, blocks: &Range<u64>, behind: Option<u64>) -> bool {
         let comes_first = |held: &Held| behind.is_none_or(|behind| held.number <= behind);
-        !self.held.is_empty()
-            && self.held.iter().any(|held| overlap(&held.blocks, blocks) && comes_first(held))
+        self.held.iter().any(|held| overlap(&held.blocks, blocks) && comes_first(held))
     }
 
     /// The number of the last exclusion.

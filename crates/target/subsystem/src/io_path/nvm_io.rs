@@ -420,6 +420,12 @@ impl<I: Io<Message>> Start<'_, I> {
     /// What the command has to wait for before it changes these blocks, if for anything.
     #[inline]
     fn held_back(&mut self, at: AttachedIndex, blocks: &Range<u64>) -> Option<HeldBack> {
+        let exclusions = &self.commands.namespaces.blocks_mut(at).exclusions;
+        if self.ticket.is_none() && exclusions.count() == 0 { None } else { self.held_back_by(at, blocks) }
+    }
+
+    #[cold]
+    fn held_back_by(&mut self, at: AttachedIndex, blocks: &Range<u64>) -> Option<HeldBack> {
         let ticket = self.ticket;
         let before = ticket.and_then(|ticket| self.commands.running.live_mut(ticket).held_back.take());
         let behind = before.filter(|held| held.at == at).map(|held| held.behind);
