@@ -17,10 +17,52 @@ use crate::in_place::InPlace;
 use crate::look_up::{LookUp, LookedUp};
 use crate::protocol::decode::{GetPosition, next_get};
 use crate::settings::COPIED_BYTES_MAX;
-use kv::{KeyHash, Seen};
+use kv::{KeyHash, Partition, Seen};
 
 /// Batches of `get` keys under one lock of each partition: changes wait meanwhile.
 const ROUND_COUNT: usize = 4;
+
+/// Distance, in commands, between the prefetch of a bucket and its command. A partition is held meanwhile, so only the first
+/// ones are waited for.
+const BUCKETS_AHEAD: usize = 32;
+
+/// How far the keys of a batch have been prefetched.
+#[derive(Default)]
+struct Prefetched {
+    bucket_count: usize,
+    item_count: usize,
+}
+
+/// What is prefetched of a key: first its bucket, then its item.
+#[derive(Clone, Copy)]
+enum Line {
+    Bucket,
+    Item,
+}
+
+impl Prefetched {
+    /// Prefetches what is next before the command with number `at` of `count` is executed.
+    #[inline(always)]
+    fn ahead(&mut self, at: usize, count: usize, mut prefetch: impl FnMut(usize, Line)) {
+        while self.bucket_count < count.min(at + BUCKETS_AHEAD) {
+            prefetch(self.bucket_count, Line::Bucket);
+            self.bucket_count += 1;
+        }
+        while self.item_count < count.min(at + ITEMS_AHEAD) {
+            prefetch(self.item_count, Line::Item);
+            self.item_count += 1;
+        }
+    }
+}
+
+/// Prefetches a line of a key.
+#[inline(always)]
+fn prefetch(partition: &Partition, hash: KeyHash, line: Line) {
+    match line {
+        Line::Bucket => partition.processor.prefetch(hash),
+        Line::Item => partition.processor.prefetch_item(hash),
+    }
+}
 
 impl Session {
     /// Takes `get` keys off the input and answers them, until the output is full or other threads are to have the
@@ -147,16 +189,13 @@ impl Session {
         let InPlace { access, service, now } = in_place;
         let mut locks = access.read_locks(*now);
         let mut read: Vec<(KeyHash, &[u8])> = Vec::new();
-        for hash in hashes(entries) {
-            locks.get(access.partition_of(hash)).0.processor.prefetch(hash);
-        }
-        let (mut fetched, mut full_at) = (0, None);
+        let (mut prefetched, mut full_at) = (Prefetched::default(), None);
         for (at, entry) in entries.iter().enumerate() {
-            let until = entries.len().min(at + ITEMS_AHEAD);
-            for hash in hashes(&entries[fetched..until]) {
-                locks.get(access.partition_of(hash)).0.processor.prefetch_item(hash);
-            }
-            fetched = until;
+            prefetched.ahead(at, entries.len(), |at, line| {
+                if let Some(hash) = entries[at].hash {
+                    prefetch(locks.get(access.partition_of(hash)).0, hash, line);
+                }
+            });
             let (Some(hash), Some(look_up)) = (entry.hash, LookUp::of(&entry.command)) else {
                 self.output.bytes_mut().extend_from_slice(entry.answer);
                 continue;
@@ -239,16 +278,14 @@ impl Session {
     /// Executes the commands of a batch whose keys are all on one partition, until the output is full: then returns the
     /// number of those that are done.
     fn run_on_one(&mut self, mut executor: Executor<'_>, entries: &[Entry<'_>]) -> Option<usize> {
-        if entries.len() > 1 {
-            hashes(entries).for_each(|hash| executor.partition.processor.prefetch(hash));
-        }
-        let (mut at, mut fetched) = (0, 1);
+        let (mut at, mut prefetched) = (0, Prefetched::default());
         while let Some(entry) = entries.get(at) {
-            let until = entries.len().min(at + ITEMS_AHEAD);
-            if fetched < until {
-                hashes(&entries[fetched..until])
-                    .for_each(|hash| executor.partition.processor.prefetch_item(hash));
-                fetched = until;
+            if entries.len() > 1 {
+                prefetched.ahead(at, entries.len(), |at, line| {
+                    if let Some(hash) = entries[at].hash {
+                        prefetch(executor.partition, hash, line);
+                    }
+                });
             }
             match entry.hash {
                 None => {
@@ -309,14 +346,11 @@ fn run_part(
     BatchAnswers { bytes, ranges, long }: &mut BatchAnswers,
 ) {
     let hash_of = |number: u32| entries[number as usize].hash.expect("on a partition");
-    numbers.iter().for_each(|&number| executor.partition.processor.prefetch(hash_of(number)));
-    let (mut at, mut fetched) = (0, 0);
+    let (mut at, mut prefetched) = (0, Prefetched::default());
     while let Some(&number) = numbers.get(at) {
-        let until = numbers.len().min(at + ITEMS_AHEAD);
-        while fetched < until {
-            executor.partition.processor.prefetch_item(hash_of(numbers[fetched]));
-            fetched += 1;
-        }
+        prefetched.ahead(at, numbers.len(), |at, line| {
+            prefetch(executor.partition, hash_of(numbers[at]), line);
+        });
         let (hash, number, start) = (hash_of(number), number as usize, bytes.len());
         if waiting + start > OUTPUT_BYTES_MAX {
             executor.execute_sparing(hash, &entries[number].command, bytes);
