@@ -220,11 +220,14 @@ fn reduce(element: Element, function: Function, values: &[u8], state: &mut [u8])
             if let Some((first, groups)) = groups.split_first() {
                 let mut lanes = first.map(<$type>::from_le_bytes);
                 with_wide_vectors(|| {
+                    // A copy: lanes that may overlap the groups stay in memory.
+                    let mut sums = lanes;
                     for group in groups {
-                        for (lane, value) in lanes.iter_mut().zip(group) {
-                            *lane = function(*lane, <$type>::from_le_bytes(*value));
+                        for (sum, value) in sums.iter_mut().zip(group) {
+                            *sum = function(*sum, <$type>::from_le_bytes(*value));
                         }
                     }
+                    lanes = sums;
                 });
                 state = lanes.into_iter().fold(state, function);
             }
