@@ -34,7 +34,7 @@ pub(crate) fn collision(at: usize, colliding_count: usize) -> Option<Collision> 
 }
 
 /// The names of this number of keys, of which the first `colliding_count` collide, in the same one of `partition_count`
-/// partitions.
+/// partitions; where hosts are told how keys are divided, in any of them.
 pub(crate) fn key_names(count: usize, colliding_count: usize, partition_count: usize) -> Vec<Rc<str>> {
     static KEYS: [OnceLock<CollidingKeys>; PARTITION_COUNT_MAX] =
         [const { OnceLock::new() }; PARTITION_COUNT_MAX];

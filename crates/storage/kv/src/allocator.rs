@@ -69,7 +69,10 @@ impl<T: Touches> Allocator<T> {
         let plan = Plan::new(settings.memory_bytes, settings.eviction == Eviction::Clock)?;
         let mut heap = Heap::new(plan.region_count)?;
         let first_line = heap.regions.take_index().expect("all regions are free");
-        let table = Table::new(Index::new(first_line, plan.region_count), KeyHasher::new(settings.seed));
+        let table = Table::new(
+            Index::new(first_line, plan.region_count),
+            KeyHasher::new(settings.seed, settings.partition_seed),
+        );
         let (counters, clock) = (Counters::default(), Clock::at(Moment::default()));
         let mut pairs = Pairs { heap, table, counters, clock, journal: None };
         pairs.reserve_regions();

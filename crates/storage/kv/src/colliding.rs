@@ -32,7 +32,7 @@ impl CollidingKeys {
     /// Keys for partitions with this seed. Near keys belong to the same one of `partition_count` partitions.
     #[must_use]
     pub fn new(seed: u64, partition_count: usize) -> Self {
-        let hasher = KeyHasher::new(seed);
+        let hasher = KeyHasher::new(seed, None);
         let mut keys = Self { secrets: RapidSecrets::seed(seed), fillers: [0; Self::KIND_COUNT as usize] };
         let place = |key: &[u8]| {
             let hash = hasher.hash(key);
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn keys_of_a_kind_have_one_hash_and_kinds_have_others() {
         for (seed, partition_count) in [(0, 1), (5, 1), (5, 3)] {
-            let (hasher, keys) = (KeyHasher::new(seed), CollidingKeys::new(seed, partition_count));
+            let (hasher, keys) = (KeyHasher::new(seed, None), CollidingKeys::new(seed, partition_count));
             let hash = |kind, number| hasher.hash(&keys.key(kind, number));
             let hashes: Vec<KeyHash> = (0..CollidingKeys::KIND_COUNT).map(|kind| hash(kind, 0)).collect();
             for (kind, &first) in (0..).zip(&hashes) {

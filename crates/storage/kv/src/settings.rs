@@ -25,6 +25,9 @@ pub struct Settings {
     pub value_bytes_max: usize,
     /// Hash seed; secret, so that peers cannot construct collisions.
     pub seed: u64,
+    /// Seed of the function that selects the partition of a key, if hosts are told that function; by default bits of
+    /// the hash do.
+    pub partition_seed: Option<u64>,
 }
 
 impl Settings {
@@ -50,6 +53,7 @@ impl Default for Settings {
             eviction: Eviction::Clock,
             value_bytes_max: 256 << 20,
             seed: 0,
+            partition_seed: None,
         }
     }
 }

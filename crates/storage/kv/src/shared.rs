@@ -90,10 +90,11 @@ impl DerefMut for ExclusiveGuard<'_> {
 }
 
 impl PartitionSet {
-    /// A set of `count` partitions with this hash seed, none of which is there yet.
+    /// A set of `count` partitions with these [seeds](crate::Settings), none of which is there yet.
     #[must_use]
-    pub fn new(count: usize, seed: u64) -> Self {
-        Self { hasher: KeyHasher::new(seed), slots: (0..count).map(|_| OnceLock::new()).collect() }
+    pub fn new(count: usize, seed: u64, partition_seed: Option<u64>) -> Self {
+        let hasher = KeyHasher::new(seed, partition_seed);
+        Self { hasher, slots: (0..count).map(|_| OnceLock::new()).collect() }
     }
 
     /// Whether the partition with this number is there.

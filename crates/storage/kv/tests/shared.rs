@@ -19,7 +19,7 @@ const SEED: u64 = 5;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn set(count: usize, memory_bytes: usize) -> Arc<PartitionSet> {
-    let set = Arc::new(PartitionSet::new(count, SEED));
+    let set = Arc::new(PartitionSet::new(count, SEED, None));
     for number in 0..count {
         let settings =
             Settings { memory_bytes, seed: SEED, eviction: Eviction::Clock, ..Settings::default() };
@@ -282,7 +282,7 @@ fn a_reader_sets_the_clock_that_is_behind_and_pairs_expire() {
 fn the_usage_of_changed_partitions_is_reported_once_they_are_free() {
     let limit = Arc::new(MemoryLimit::new(2 << 20));
     limit.divide(2);
-    let set = Arc::new(PartitionSet::new(2, SEED));
+    let set = Arc::new(PartitionSet::new(2, SEED, None));
     for number in 0..2 {
         let settings = Settings { memory_bytes: limit.share(), seed: SEED, ..Settings::default() };
         set.put(number, Partition::new(Processor::new(settings).unwrap(), NOW).within(&limit));

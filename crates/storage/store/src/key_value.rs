@@ -48,6 +48,15 @@ pub struct KeyValueShape {
     pub allows_flush: bool,
 }
 
+/// How the partition of a key is found: `memory::partition_of` of the bits of a `memory::Partitioner`. Hosts are told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partitioning {
+    /// Seed of the partitioner.
+    pub seed: u64,
+    /// Number of partitions: that of the reactors, each of which has the one with its number.
+    pub count: u16,
+}
+
 /// The storage of a key-value namespace, opened once and shared by all reactors: each attaches one partition.
 pub struct KeyValueStore(Kind);
 
@@ -142,6 +151,16 @@ impl KeyValueStore {
         match &self.0 {
             Kind::Memory(memory) => memory.shape(),
             Kind::File(file) => file.shape(),
+        }
+    }
+
+    /// How a key's partition is found, if there are several and hosts may know. The partitions of a file depend on its
+    /// hash seed, which is secret.
+    #[must_use]
+    pub fn partitioning(&self) -> Option<Partitioning> {
+        match &self.0 {
+            Kind::Memory(memory) => memory.partitioning(),
+            Kind::File(_) => None,
         }
     }
 

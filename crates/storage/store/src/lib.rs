@@ -27,7 +27,8 @@ pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use health::{Health, SPARE_PERCENT_MIN};
 pub use key_value::{
     DamagePassedOver, ExaminedFile, ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings,
-    KeyValueSettings, KeyValueShape, KeyValueStore, Logged, PartitionReport, RecoveryProgress, Unfinished,
+    KeyValueSettings, KeyValueShape, KeyValueStore, Logged, PartitionReport, Partitioning, RecoveryProgress,
+    Unfinished,
 };
 pub use kv::Usage;
 pub use kv::log::{Certainty, Damage, DamageKind, Sync};

@@ -5,7 +5,7 @@
 //! | Buffers of commands | `buffers` (the pool of a reactor), `segment` (pieces of a vectored send), `payload` |
 //! | Storage in memory | `memory` (RAM namespaces), `lines` and `chunks` (keys and values) |
 //! | Pages of the system | `mapping` |
-//! | Passes over bytes | `copy`, [`crc32c`], `byte_masks`, `wide` |
+//! | Passes over bytes | `copy`, [`crc32c`], `byte_masks`, `partitioner` (hashes of keys), `wide` |
 //!
 //! The unsafe code accesses mapped memory, in `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment`, or
 //! executes instructions that not every processor has, in `byte_masks`, `crc32c` and `wide`.
@@ -20,6 +20,7 @@ pub mod crc32c;
 mod lines;
 mod mapping;
 mod memory;
+mod partitioner;
 mod payload;
 mod segment;
 mod wide;
@@ -31,6 +32,7 @@ pub use copy::copy_bytes;
 pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};
 pub use mapping::page_bytes;
 pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
+pub use partitioner::{Partitioner, partition_of};
 pub use payload::{Payload, Torn};
 pub use segment::Segment;
 pub use wide::with_wide_vectors;

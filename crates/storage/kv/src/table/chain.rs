@@ -146,14 +146,14 @@ impl Table {
         self.hasher.hash(heap.key_of(line))
     }
 
-    /// The hash of an entry's key.
+    /// The hash of an entry's key, for the index only.
     pub(crate) fn hash_of_entry(
         &self,
         heap: &Heap<impl Touches>,
         bucket: Bucket<'_>,
         cell: usize,
     ) -> KeyHash {
-        self.hasher.hash(self.key_of_entry(heap, bucket, cell))
+        self.hasher.index_hash(self.key_of_entry(heap, bucket, cell))
     }
 
     /// An entry's key.

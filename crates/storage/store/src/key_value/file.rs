@@ -125,6 +125,7 @@ impl KeyValueFile {
             eviction: Eviction::None,
             value_bytes_max: log.value_bytes_max(),
             seed: superblock.seed,
+            partition_seed: None,
         })?;
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;

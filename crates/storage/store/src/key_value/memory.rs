@@ -7,7 +7,7 @@ use kv::{Eviction, MemoryLimit, Partition, PartitionAccess, PartitionSet, Proces
 use linux::Moment;
 
 use super::random::Random;
-use super::{KeyValueBackend, KeyValueShape, check_memory, prefault};
+use super::{KeyValueBackend, KeyValueShape, Partitioning, check_memory, prefault};
 use crate::open_error::OpenError;
 
 /// Settings of a key-value namespace in RAM.
@@ -30,6 +30,8 @@ pub(super) struct KeyValueMemory {
     settings: KeyValueSettings,
     /// Hash seed, the same for all partitions; secret, so that peers cannot construct collisions.
     seed: u64,
+    /// Seed of the function that selects partitions, which hosts are told.
+    partition_seed: u64,
     limit: Arc<MemoryLimit>,
     /// The partitions of all reactors, as long as one is attached.
     partitions: Mutex<Weak<PartitionSet>>,
@@ -40,6 +42,7 @@ impl KeyValueMemory {
         Self {
             settings,
             seed: random.hash_seed(),
+            partition_seed: random.partition_seed(),
             limit: Arc::new(MemoryLimit::new(settings.bytes)),
             partitions: Mutex::default(),
         }
@@ -62,7 +65,7 @@ impl KeyValueMemory {
         let mut partitions = self.partitions.lock().unwrap_or_else(PoisonError::into_inner);
         // A reactor that attaches again begins anew.
         let set = partitions.upgrade().filter(|set| !set.has(reactor));
-        let set = set.unwrap_or_else(|| Arc::new(PartitionSet::new(count, self.seed)));
+        let set = set.unwrap_or_else(|| Arc::new(PartitionSet::new(count, self.seed, self.partition_seed())));
         *partitions = Arc::downgrade(&set);
         set.put(reactor, partition);
         Ok(KeyValueBackend::Shared(Arc::new(PartitionAccess::new(set, reactor))))
@@ -73,12 +76,24 @@ impl KeyValueMemory {
             memory_bytes: self.limit.share(),
             eviction: if self.settings.evicts { Eviction::Clock } else { Eviction::None },
             seed: self.seed,
+            partition_seed: self.partition_seed(),
             ..Settings::default()
         })?;
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;
         }
         Ok(Partition::new(processor, now).within(&self.limit))
+    }
+
+    /// The seed that selects partitions, if there are several.
+    fn partition_seed(&self) -> Option<u64> {
+        (self.limit.partition_count() > 1).then_some(self.partition_seed)
+    }
+
+    /// How a key's partition is found, if there are several.
+    pub(super) fn partitioning(&self) -> Option<Partitioning> {
+        let count = u16::try_from(self.limit.partition_count()).ok()?;
+        self.partition_seed().map(|seed| Partitioning { seed, count })
     }
 
     pub(super) fn shape(&self) -> KeyValueShape {
@@ -146,6 +161,36 @@ mod tests {
         assert!(again.is_complete());
         assert_eq!(store(&second_again), Stored::Done);
         assert_eq!(pair_count(&again), 1);
+    }
+
+    /// docs/kv-commands.md §6
+    #[test]
+    fn partitions_are_those_that_hosts_compute() {
+        let memory =
+            KeyValueMemory::new(KeyValueSettings { bytes: 16 << 20, ..settings(true) }, &Random::System);
+        memory.set_reactor_count(1).unwrap();
+        assert_eq!(memory.partitioning(), None);
+        memory.set_reactor_count(3).unwrap();
+        let Partitioning { seed, count } = memory.partitioning().expect("three partitions");
+        assert_eq!(count, 3);
+        let accesses: Vec<_> =
+            (0..3).map(|number| shared(memory.attach(number, Moment::default()))).collect();
+        let partitioner = memory::Partitioner::new(seed);
+        for number in 0..1000u32 {
+            let key = number.to_le_bytes();
+            let expected = memory::partition_of(partitioner.bits(&key), 3);
+            for access in &accesses {
+                let hash = access.hash(&key);
+                assert_eq!(access.partition_of(hash), expected);
+                assert_eq!(access.exclusive(0).processor.hash(&key), hash);
+            }
+        }
+        let other =
+            KeyValueMemory::new(KeyValueSettings { bytes: 16 << 20, ..settings(true) }, &Random::System);
+        other.set_reactor_count(3).unwrap();
+        assert_ne!(other.partitioning(), memory.partitioning(), "each start has its own");
+        assert_ne!(other.seed, memory.seed);
+        assert_ne!(memory.seed, seed, "the seed of the index stays secret");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use linux::random::mix;
+use linux::randomness::Randomness;
 
 /// A source of random numbers.
 pub(super) enum Random {
@@ -28,6 +29,20 @@ impl Random {
         match self {
             Self::System => self.draw(),
             Self::Simulated { hash_seed, .. } => *hash_seed,
+        }
+    }
+
+    /// The seed that selects the partitions of a new namespace. Hosts are told it, and learn nothing about the hash seed
+    /// from it.
+    pub(super) fn partition_seed(&self) -> u64 {
+        match self {
+            Self::System => {
+                // Not by `draw`: the numbers that a thread draws come from keys that differ by a counter.
+                let mut bytes = [0; 8];
+                Randomness::System.fill(&mut bytes).expect("as the hash seed has come from there");
+                u64::from_le_bytes(bytes)
+            }
+            Self::Simulated { hash_seed, .. } => mix(!hash_seed),
         }
     }
 }

@@ -72,7 +72,7 @@ impl Router for Thread<'_> {
 }
 
 fn set(count: usize) -> Arc<PartitionSet> {
-    let set = Arc::new(PartitionSet::new(count, settings().seed));
+    let set = Arc::new(PartitionSet::new(count, settings().seed, None));
     for number in 0..count {
         set.put(number, Partition::new(Processor::new(settings()).expect("memory"), NOW));
     }

@@ -76,7 +76,7 @@ impl Lent {
             }
             return Self(seed, access);
         }
-        let set = Arc::new(PartitionSet::new(partitions.len(), seed));
+        let set = Arc::new(PartitionSet::new(partitions.len(), seed, None));
         for (number, partition) in partitions.into_iter().enumerate() {
             set.put(number, partition);
         }

@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn access(count: usize, own: usize) -> PartitionAccess {
-        let set = Arc::new(PartitionSet::new(count, Settings::default().seed));
+        let set = Arc::new(PartitionSet::new(count, Settings::default().seed, None));
         (0..count).for_each(|number| set.put(number, partition()));
         PartitionAccess::new(set, own)
     }
