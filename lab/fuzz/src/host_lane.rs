@@ -121,6 +121,7 @@ impl Caller {
             settings: controller_settings(),
             limits: Limits::new(cap, &identify).expect("a controller in order"),
             queue_pairs: 1,
+            partition_count: 0,
             inaccessible: Arc::new([]),
         };
         let settings = LaneSettings {
@@ -135,6 +136,7 @@ impl Caller {
             fast_fail_ns: None,
             replay: ReplayPolicy::Idempotent,
             reauthenticate: None,
+            partition_queues: None,
         };
         let mut core = LaneCore::new(settings);
         core.attach(&Arc::new(attachment.clone()), 0);

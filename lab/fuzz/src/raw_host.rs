@@ -141,7 +141,8 @@ impl Queue {
             queue_pairs: 1,
             is_flow_control_disabled: false,
         };
-        let (sqe, data) = QueueConnect { qid, cntlid, entries: ENTRIES.into() }.command(&settings);
+        let (sqe, data) =
+            QueueConnect { qid, cntlid, entries: ENTRIES.into(), near_partition: None }.command(&settings);
         let completion = self.call(target, sqe, Transfer::ToController(data.as_bytes().to_vec()));
         let dw0 = u32::try_from(completion.result & 0xffff_ffff).expect("masked");
         Cntlid::new(ConnectResult::from_bits(dw0).cntlid())

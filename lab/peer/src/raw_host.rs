@@ -81,6 +81,7 @@ impl RawHost {
             queue_entries: entries,
             attributes: ConnectAttributes::default(),
             kato_ms: 0,
+            near_partition: None,
         }
     }
 

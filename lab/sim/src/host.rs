@@ -205,6 +205,7 @@ impl Host {
                     ReplayPolicy::ReadsOnly
                 },
                 reauthenticate: scenario.reauthenticate(),
+                partition_queues: scenario.hosts.follows_partitions.then(|| scenario.hosts.lane_count.into()),
             });
             core.share_flush_epoch(flush_epoch.clone());
             Lane {

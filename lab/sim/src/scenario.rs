@@ -128,6 +128,7 @@ impl Scenario {
         scenario.draw_admission();
         scenario.draw_tls();
         scenario.draw_separate();
+        scenario.hosts.follows_partitions = Random::new(seed, 94).one_in(2);
         scenario.load.lane_command_count =
             scenario.load.command_count.div_ceil(scenario.hosts.lane_count_of_all());
         scenario

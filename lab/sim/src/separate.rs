@@ -765,6 +765,7 @@ fn queue_connect(association: &Association, at: usize, depth: u16) -> Option<(Qu
         qid: Qid::new(at as u16 + 1),
         cntlid: association.controller.cntlid(),
         entries: limits.queue_size(depth).0,
+        near_partition: None,
     };
     Some((connect, limits))
 }

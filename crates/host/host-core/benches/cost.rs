@@ -55,6 +55,7 @@ fn live() -> LaneCore<Vec<u8>> {
         fast_fail_ns: None,
         replay: ReplayPolicy::default(),
         reauthenticate: None,
+        partition_queues: None,
     });
     let mut identify = IdentifyController::fabrics();
     identify.set_in_capsule_bytes(8192);
@@ -77,6 +78,7 @@ fn live() -> LaneCore<Vec<u8>> {
         },
         limits: Limits::new(Cap::from_bits(0).with_queue_entries_max(1024), &identify).expect("usable"),
         queue_pairs: 1,
+        partition_count: 0,
         inaccessible: Arc::new([]),
     };
     core.attach(&Arc::new(attachment), 0);

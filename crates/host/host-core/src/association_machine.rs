@@ -846,6 +846,7 @@ impl AssociationMachine {
             identities: self.identities,
             limits,
             queue_pairs,
+            partition_count: partition_count_of(self.controller.namespaces()),
             inaccessible: self.known.with_replaced(self.controller.inaccessible()),
         };
         Some(MachineEvent::Up {
@@ -914,4 +915,10 @@ impl AssociationMachine {
     pub fn term_req(&self, violation: Violation) -> Option<Vec<u8>> {
         if self.queue.caravan().is_leaving() { None } else { self.queue.fail(violation) }
     }
+}
+
+/// The most partitions that one of these namespaces tells a map of; 0 if none does.
+fn partition_count_of(namespaces: &[NamespaceInfo]) -> u16 {
+    let partitions = namespaces.iter().filter_map(|info| info.keys?.vendor.partitions);
+    partitions.map(|partitions| partitions.count).max().unwrap_or(0)
 }

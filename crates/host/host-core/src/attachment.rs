@@ -35,6 +35,8 @@ pub struct Attachment {
     pub limits: Limits,
     /// I/O queues granted.
     pub queue_pairs: u16,
+    /// The most partitions that a key-value namespace tells a map of; 0 if none does.
+    pub partition_count: u16,
     /// Namespaces that were not accessible when the association came up, or are not the ones known under their ids.
     pub inaccessible: Inaccessible,
 }

@@ -22,6 +22,8 @@
 )]
 
 mod batch;
+mod divided_batch;
+mod partition_map;
 
 use proto::host_limits::Limits;
 use proto::host_namespaces::{KeySpace, KeySpaceVendor, NamespaceInfo, Unusable};
@@ -32,6 +34,9 @@ use wire::kv::{Key, RetrieveOptions, StoreOptions};
 use wire::sqe::Sqe;
 
 pub use batch::Batch;
+pub use divided_batch::DividedBatch;
+pub use partition_map::PartitionMap;
+pub(crate) use partition_map::partition_near;
 
 use crate::namespace::InvalidCommand;
 use crate::reconnect::Class;
@@ -85,6 +90,12 @@ impl KeyValueNamespace {
     #[must_use]
     pub fn vendor(&self) -> &KeySpaceVendor {
         &self.keys.vendor
+    }
+
+    /// How the target divides keys among its reactors, if it tells that; see [`PartitionMap`].
+    #[must_use]
+    pub fn partition_map(&self) -> Option<PartitionMap> {
+        self.keys.vendor.partitions.map(PartitionMap::new)
     }
 
     /// Maximum value that one command transfers, bytes.

@@ -41,6 +41,7 @@ use crate::buffer::Data;
 use crate::failure::Failure;
 use crate::flush_epoch::{FlushEpoch, FlushGate};
 use crate::link_error::LinkError;
+use crate::queue_map::QueueMap;
 use crate::reauthentication::Reauthentication;
 use crate::reconnect::{Class, Fate, ReplayPolicy, fate};
 use crate::submit::{Command, Completion, Moves, Payload, Refused, RefusedReason};
@@ -80,6 +81,9 @@ pub struct LaneSettings {
     pub replay: ReplayPolicy,
     /// Interval at which the queue authenticates again.
     pub reauthenticate: Option<Duration>,
+    /// The host's lanes, of which those of the default class are to be near the partitions of keys; `None` if the target
+    /// is to place them by its own policy.
+    pub partition_queues: Option<QueueMap>,
 }
 
 /// A lane without its socket.

@@ -12,7 +12,7 @@ use host_core::association_machine::{
 };
 use host_core::duration::{ms, ns};
 use host_core::failure::Failure;
-use host_core::key_value::KeyValueNamespace;
+use host_core::key_value::{KeyValueNamespace, PartitionMap};
 use host_core::link_error::LinkContext;
 use host_core::namespace::Namespace;
 use host_core::queue_map::{LaneClass, QueueMap};
@@ -229,6 +229,21 @@ impl Association {
         let info = self.namespace_info(nsid)?;
         let namespace = KeyValueNamespace::new(&info, &self.controller().limits);
         namespace.map_err(|cause| Error::UnusableNamespace { nsid, cause })
+    }
+
+    /// The number of scans of the namespaces so far.
+    pub(crate) fn scan_count(&self) -> u64 {
+        self.inner.state.scan_count()
+    }
+
+    /// How a key-value namespace divides its keys now, and the number of lanes with the numbers from 1 that share them:
+    /// if the target tells that, and there is a lane for each partition.
+    pub(crate) fn key_lanes(&self, nsid: Nsid) -> Option<(PartitionMap, u16)> {
+        let map = self.key_value(nsid).ok()?.partition_map()?;
+        let lanes = self.queues().default;
+        let is_usable =
+            self.inner.options.tuning.follows_partitions && map.count() > 1 && lanes >= map.count();
+        is_usable.then_some((map, lanes))
     }
 
     /// The key-value namespace that the address names, else the only one.

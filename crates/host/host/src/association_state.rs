@@ -1,6 +1,7 @@
 //! State of an association that its thread publishes and its handles read or wait for.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use host_core::association_machine::ControllerInfo;
@@ -15,6 +16,8 @@ use crate::event::{Event, Subscriber};
 pub(crate) struct AssociationState {
     state: Mutex<State>,
     changed: Condvar,
+    /// Scans of the namespaces so far.
+    scan_count: AtomicU64,
 }
 
 /// The state itself.
@@ -39,6 +42,18 @@ impl AssociationState {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves every field whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of scans so far: another number says that the namespaces may have changed.
+    pub(crate) fn scan_count(&self) -> u64 {
+        self.scan_count.load(Ordering::Acquire)
+    }
+
+    /// As [`change`](Self::change), of the namespaces.
+    pub(crate) fn change_namespaces(&self, change: impl FnOnce(&mut State)) -> Vec<Arc<Subscriber>> {
+        let subscribers = self.change(change);
+        self.scan_count.fetch_add(1, Ordering::Release);
+        subscribers
     }
 
     /// Changes the state, and wakes threads in [`wait_up`](Self::wait_up). Returns the receivers of the event of this

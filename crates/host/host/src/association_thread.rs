@@ -342,7 +342,7 @@ impl Driver<'_> {
                 self.set_inaccessible(&attachment.inaccessible);
                 self.failure = None;
                 self.attachment = Some(Arc::clone(&attachment));
-                let told = self.state.change(|state| {
+                let told = self.state.change_namespaces(|state| {
                     state.attachment = Some(Arc::clone(&attachment));
                     state.controller = Some(controller);
                     state.namespaces = namespaces;
@@ -372,7 +372,7 @@ impl Driver<'_> {
                 self.state.publish(&Event::AttemptFailed { attempts, cause });
             }
             MachineEvent::Namespaces { changed, namespaces } => {
-                let told = self.state.change(|state| state.namespaces = namespaces);
+                let told = self.state.change_namespaces(|state| state.namespaces = namespaces);
                 self.state.tell(&told, &Event::NamespacesChanged(changed));
             }
             MachineEvent::AuthenticationFailed { cause } => {

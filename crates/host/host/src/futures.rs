@@ -3,6 +3,7 @@
 //! Each lane has a thread that drives it: commands reach the lane through a mailbox, and their completions wake the
 //! tasks that await them.
 
+mod key_routes;
 mod key_value;
 mod on_thread;
 
@@ -23,6 +24,7 @@ use proto::host_queue::DataBuffer;
 use reactor::{Address as Post, Mailbox};
 use wire::status::Status;
 
+use key_routes::KeyRoute;
 pub use key_value::{AsyncKeyValue, BatchOutcomes};
 use on_thread::on_thread;
 
@@ -71,6 +73,8 @@ struct Lanes<B> {
     next_tag: AtomicU32,
     /// The flush epoch of all lanes.
     flush_epoch: FlushEpoch,
+    /// Whether the lanes of the default class have the numbers from 1.
+    is_numbered_from_1: bool,
 }
 
 /// The lanes of one class, used in turn.
@@ -118,6 +122,15 @@ struct Request<B> {
     command: Command,
     buffer: Option<Window<B>>,
     slot: Arc<Slot<B>>,
+    /// The route that has chosen its lane, until it ends.
+    route: Option<Arc<KeyRoute>>,
+}
+
+/// Where a command goes.
+struct Destination<B> {
+    driver: Post<Message<B>>,
+    /// The route that has chosen it, if the command is on a key of a lane.
+    route: Option<Arc<KeyRoute>>,
 }
 
 /// The completion of a command, or the waker of the task that awaits it.
@@ -357,7 +370,8 @@ impl<B: DataBuffer + Send + 'static> AsyncNamespace<B> {
         let count =
             u32::try_from(blocks).map_err(|_| InvalidCommand::TooLong { blocks, limit: limit.into() })?;
         let pair = self.namespace.compare_and_write(lba, count)?;
-        let [first, second] = self.lanes.start_two(pair, [expected, new], Message::SubmitPair);
+        let [first, second] =
+            self.lanes.start_two(self.lanes.driver(&pair[1]), pair, [expected, new], Message::SubmitPair);
         // Both are outstanding already.
         let (first, second) = (first.await.result, second.await.result);
         match (first, second) {
@@ -439,6 +453,8 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
     fn new(association: &Association) -> Result<Arc<Self>, Error> {
         let flush_epoch = FlushEpoch::acknowledged_by_handle();
         let lanes: Vec<Lane<Window<B>>> = association.every_lane()?;
+        let of_default = lanes.iter().filter(|lane| lane.class() == LaneClass::Default);
+        let is_numbered_from_1 = (1..).zip(of_default).all(|(number, lane)| number == lane.number());
         let mut drivers = LaneClass::ALL.map(|_| Drivers { posts: Vec::new(), next: AtomicUsize::new(0) });
         for mut lane in lanes {
             lane.share_flush_epoch(flush_epoch.clone());
@@ -457,6 +473,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
             next_id: AtomicU64::new(0),
             next_tag: AtomicU32::new(FIRST_BATCH_TAG),
             flush_epoch,
+            is_numbered_from_1,
         }))
     }
 
@@ -465,16 +482,28 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
         self.next_tag.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn request(&self, command: Command, buffer: Option<Window<B>>) -> Request<B> {
+    fn request(
+        &self,
+        command: Command,
+        buffer: Option<Window<B>>,
+        route: Option<Arc<KeyRoute>>,
+    ) -> Request<B> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Request { id, command, buffer, slot: Slot::new() }
+        Request { id, command, buffer, slot: Slot::new(), route }
     }
 
     /// The driver of the next lane for a command.
-    fn driver(&self, command: &Command) -> Post<Message<B>> {
+    fn driver(&self, command: &Command) -> Destination<B> {
         let classes = [command.lane_class(), command.class_unpolled()].into_iter().chain(LaneClass::ALL);
         let found = classes.map(|class| self.drivers[class as usize].next()).find_map(|driver| driver);
-        found.expect("a namespace has lanes")
+        Destination { driver: found.expect("a namespace has lanes"), route: None }
+    }
+
+    /// The driver of the lane with this index, which `route` has chosen, if there is such a lane.
+    fn driver_at(&self, lane: u16, route: Arc<KeyRoute>) -> Option<Destination<B>> {
+        let posts = &self.drivers[LaneClass::Default as usize].posts;
+        let driver = posts.get(usize::from(lane)).filter(|_| self.is_numbered_from_1)?.clone();
+        Some(Destination { driver, route: Some(route) })
     }
 
     fn operation(self: &Arc<Self>, request: &Request<B>, driver: &Post<Message<B>>) -> Operation<B> {
@@ -484,8 +513,16 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
     }
 
     fn start(self: &Arc<Self>, command: Command, buffer: Option<Window<B>>) -> Operation<B> {
-        let driver = self.driver(&command);
-        let request = self.request(command, buffer);
+        self.start_at(self.driver(&command), command, buffer)
+    }
+
+    fn start_at(
+        self: &Arc<Self>,
+        Destination { driver, route }: Destination<B>,
+        command: Command,
+        buffer: Option<Window<B>>,
+    ) -> Operation<B> {
+        let request = self.request(command, buffer, route);
         let operation = self.operation(&request, &driver);
         if !driver.post(Message::Submit(request)) {
             operation.slot.finish(unreachable_end(None), 0);
@@ -496,6 +533,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
     /// Submits two commands to one lane, in a message of this kind.
     fn start_two(
         self: &Arc<Self>,
+        Destination { driver, route }: Destination<B>,
         [one, two]: [Command; 2],
         buffers: [B; 2],
         message: impl FnOnce(Box<[Request<B>; 2]>) -> Message<B>,
@@ -504,8 +542,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
             let length = buffer.length();
             Some(Window { buffer, start: 0, length })
         });
-        let driver = self.driver(&two);
-        let requests = Box::new([self.request(one, first), self.request(two, second)]);
+        let requests = Box::new([self.request(one, first, route.clone()), self.request(two, second, route)]);
         let operations = requests.each_ref().map(|request| self.operation(request, &driver));
         if !driver.post(message(requests)) {
             operations.iter().for_each(|operation| operation.slot.finish(unreachable_end(None), 0));
@@ -514,12 +551,26 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
     }
 
     /// Submits two commands one directly after the other.
-    fn start_both(self: &Arc<Self>, commands: [Command; 2], buffers: [B; 2]) -> [Operation<B>; 2] {
-        self.start_two(commands, buffers, Message::SubmitBoth)
+    fn start_both(
+        self: &Arc<Self>,
+        to: Destination<B>,
+        commands: [Command; 2],
+        buffers: [B; 2],
+    ) -> [Operation<B>; 2] {
+        self.start_two(to, commands, buffers, Message::SubmitBoth)
     }
 
     async fn run(self: &Arc<Self>, name: &'static str, command: Command) -> Result<u64, Error> {
-        let completion = self.start(command, None).await;
+        self.run_at(self.driver(&command), name, command).await
+    }
+
+    async fn run_at(
+        self: &Arc<Self>,
+        to: Destination<B>,
+        name: &'static str,
+        command: Command,
+    ) -> Result<u64, Error> {
+        let completion = self.start_at(to, command, None).await;
         completion.result.map_err(|failure| self.failed(name, failure))
     }
 
@@ -529,8 +580,18 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
         command: Command,
         buffer: B,
     ) -> Result<(u64, B), Failed<B>> {
+        self.run_with_at(self.driver(&command), name, command, buffer).await
+    }
+
+    async fn run_with_at(
+        self: &Arc<Self>,
+        to: Destination<B>,
+        name: &'static str,
+        command: Command,
+        buffer: B,
+    ) -> Result<(u64, B), Failed<B>> {
         let length = buffer.length();
-        let completion = self.start(command, Some(Window { buffer, start: 0, length })).await;
+        let completion = self.start_at(to, command, Some(Window { buffer, start: 0, length })).await;
         let buffer = completion.buffer.map(|window| window.buffer);
         match (completion.result, buffer) {
             (Ok(result), Some(buffer)) => Ok((result, buffer)),
@@ -552,11 +613,14 @@ fn unreachable_end<B>(buffer: Option<Window<B>>) -> Completion<Window<B>> {
     Completion { user: 0, result: Err(Failure::Unreachable), received: 0, buffer }
 }
 
+/// Where the completion of a command goes, and the route that has chosen its lane.
+type Submitted<B> = (Arc<Slot<B>>, Option<Arc<KeyRoute>>);
+
 /// A lane, driven by a thread.
 struct Driver<B> {
     lane: Lane<Window<B>>,
     /// Commands submitted to the lane.
-    requests: HashMap<u64, Arc<Slot<B>>>,
+    requests: HashMap<u64, Submitted<B>>,
     /// Commands that wait for room in the lane, single or in pairs.
     backlog: VecDeque<Message<B>>,
 }
@@ -579,7 +643,9 @@ impl<B: DataBuffer> Driver<B> {
             self.submit_backlog();
             let requests = &mut self.requests;
             let count = self.lane.poll_with(&mut |completion| {
-                if let Some(slot) = requests.remove(&completion.user) {
+                if let Some((slot, route)) = requests.remove(&completion.user) {
+                    // Before the caller's next command.
+                    drop(route);
                     slot.finish(completion, generation);
                 }
             });
@@ -617,10 +683,10 @@ impl<B: DataBuffer> Driver<B> {
     }
 
     fn submit(&mut self, request: Request<B>) {
-        let Request { id, command, buffer, slot } = request;
+        let Request { id, command, buffer, slot, route } = request;
         match self.lane.submit(command, buffer, id) {
             Ok(()) => {
-                self.requests.insert(id, slot);
+                self.requests.insert(id, (slot, route));
             }
             // The buffer fits and there is room: the association ended.
             Err(refused) => slot.finish(unreachable_end(refused.buffer), 0),
@@ -632,8 +698,8 @@ impl<B: DataBuffer> Driver<B> {
         let commands = [first.command, second.command];
         match self.lane.submit_pair(commands, [compare, write], [first.id, second.id]) {
             Ok(()) => {
-                self.requests.insert(first.id, first.slot);
-                self.requests.insert(second.id, second.slot);
+                self.requests.insert(first.id, (first.slot, first.route));
+                self.requests.insert(second.id, (second.slot, second.route));
             }
             Err((_, [compare, write])) => {
                 first.slot.finish(unreachable_end(Some(compare)), 0);

@@ -148,6 +148,7 @@ impl<B: DataBuffer> Lane<B> {
             fast_fail_ns: tuning.fast_io_fail.map(ns),
             replay: options.replay,
             reauthenticate: options.reauthenticate,
+            partition_queues: tuning.follows_partitions.then(|| options.queues()),
         };
         Self {
             core: LaneCore::new(settings),

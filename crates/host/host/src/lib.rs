@@ -102,7 +102,7 @@ pub use host_core::authentication::Credentials;
 pub use host_core::buffer::Vectored;
 pub use host_core::connection_tls::HostKeys;
 pub use host_core::failure::{Failure, Waited};
-pub use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
+pub use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace, PartitionMap};
 pub use host_core::link_error::{IoError, LinkContext, LinkError};
 pub use host_core::namespace::{BlockRange, InvalidCommand, Namespace};
 pub use host_core::queue_map::{InvalidQueueMap, LaneClass, QueueMap};
@@ -114,7 +114,9 @@ pub use proto::doorbell::{DoorbellCounters, Policy as DoorbellPolicy, Reason as 
 pub use proto::handshake::Agreement;
 pub use proto::host_controller::ControllerError;
 pub use proto::host_limits::Limits;
-pub use proto::host_namespaces::{Geometry, KeySpace, KeySpaceVendor, NamespaceInfo, Unusable};
+pub use proto::host_namespaces::{
+    Geometry, KeyPartitions, KeySpace, KeySpaceVendor, NamespaceInfo, Unusable,
+};
 pub use proto::host_queue::DataBuffer;
 pub use proto::receive::Receive;
 pub use proto::zero_copy::Policy as ZeroCopy;

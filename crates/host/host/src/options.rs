@@ -149,6 +149,10 @@ pub struct Tuning {
     /// Which write data is sent without a copy. Such a write completes when the kernel has released its buffer, which
     /// may be after the target's answer.
     pub zero_copy: ZeroCopy,
+    /// Ask a target that tells how it divides the keys of a namespace to place each lane near one of the partitions, and
+    /// send commands on a key on the lane near its partition, if there is a lane for each. On by default; see
+    /// [`PartitionMap`](crate::PartitionMap).
+    pub follows_partitions: bool,
     /// How receives are cut. Values other than the default serve measurements.
     pub receive: Receive,
     /// Seed of the jitter between attempts to reconnect; random if `None`.
@@ -200,6 +204,7 @@ impl Default for Tuning {
             max_segment: None,
             in_place_bytes: IN_PLACE_BYTES,
             zero_copy: ZeroCopy::default(),
+            follows_partitions: true,
             receive: Receive::default(),
             seed: None,
         }

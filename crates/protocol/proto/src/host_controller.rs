@@ -90,6 +90,8 @@ pub struct QueueConnect {
     pub cntlid: Cntlid,
     /// Its entries.
     pub entries: u32,
+    /// The partition of key-value namespaces that the queue is to be near, of a controller that knows such a wish.
+    pub near_partition: Option<u16>,
 }
 
 impl QueueConnect {
@@ -103,6 +105,7 @@ impl QueueConnect {
             queue_entries: self.entries,
             attributes: ConnectAttributes::from_bits(0).with_disable_sq_flow_control(is_disabled),
             kato_ms: if self.qid.is_admin() { settings.keep_alive_ms } else { 0 },
+            near_partition: self.near_partition,
         };
         let data = ConnectData::new(settings.hostid, self.cntlid, &settings.subsystem, &settings.host);
         (command.to_sqe(), data)
@@ -665,7 +668,12 @@ impl HostController {
     }
 
     fn connect(&self) -> QueueConnect {
-        QueueConnect { qid: Qid::ADMIN, cntlid: Cntlid::DYNAMIC, entries: ADMIN_QUEUE_ENTRIES.into() }
+        QueueConnect {
+            qid: Qid::ADMIN,
+            cntlid: Cntlid::DYNAMIC,
+            entries: ADMIN_QUEUE_ENTRIES.into(),
+            near_partition: None,
+        }
     }
 
     /// The CC property to set. All command sets if it has several, as Linux asks for them: key-value namespaces appear

@@ -1,7 +1,7 @@
 //! The scan of a controller's namespaces by its host: the list, then each namespace. wire §10, §24
 //!
 //! ```text
-//! List ──a full page──▶ List            (each namespace:  Descriptors ─▶ Identify ─▶ found)
+//! List ──a full page──▶ List            (each namespace:  Descriptors ─▶ Identify ─▶ found ─(partition map)─▶ complete)
 //!   └───the last page──▶ Each ──none left──▶ Done
 //! ```
 
@@ -13,6 +13,8 @@ use wire::identify::descriptors::{NamespaceDescriptor, NamespaceDescriptors};
 use wire::identify::lists::{NSID_LIST_ENTRIES, read_nsid_list};
 use wire::identify::namespace::{DeallocatedValue, IdentifyNamespace, Nmic, Nsattr, Nsfeat};
 use wire::identify::{Cns, IDENTIFY_BYTES};
+use wire::log::partition_map::PartitionMapLog;
+use wire::log::{GetLogPage, Lid};
 use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::uuid::Uuid;
@@ -114,6 +116,18 @@ pub struct KeySpaceVendor {
     pub batch_bytes_max: u32,
     /// Bytes of a vector that an operation works on.
     pub vector_bytes_max: u32,
+    /// How a key's partition is found, if the target tells that.
+    pub partitions: Option<KeyPartitions>,
+}
+
+/// How a key's partition is found: `memory::partition_of` of the bits of a `memory::Partitioner`.
+/// docs/kv-commands.md §6
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPartitions {
+    /// Seed of the partitioner.
+    pub seed: u64,
+    /// Number of partitions, not 0.
+    pub count: u16,
 }
 
 impl KeySpace {
@@ -124,6 +138,7 @@ impl KeySpace {
             batch_operations_max: vendor.batch_operations_max.get(),
             batch_bytes_max: vendor.batch_bytes_max.get(),
             vector_bytes_max: vendor.vector_bytes_max.get(),
+            partitions: None,
         });
         Some(Self {
             bytes: identify.nsze.get(),
@@ -358,6 +373,10 @@ enum Asked {
     ToIdentify(Nsid, Ids),
     /// It is being identified.
     Identify(Nsid, Ids),
+    /// The partition map of a namespace that was found is the next to read.
+    ToMap(Nsid),
+    /// Its partition map is being read.
+    Map(Nsid),
 }
 
 impl Scan {
@@ -388,6 +407,12 @@ impl Scan {
                 };
                 return Some((index, sqe));
             }
+            if let Some(Asked::ToMap(nsid)) = *asked {
+                *asked = Some(Asked::Map(nsid));
+                let length_bytes = Self::COMMAND_BYTES.into();
+                let page = GetLogPage { lid: Lid::PARTITION_MAP, length_bytes, ..GetLogPage::default() };
+                return Some((index, page.to_sqe(nsid)));
+            }
         }
         let index = self.asked.iter().position(Option::is_none)?;
         let (asked, sqe) = if let List::After(nsid) = self.list {
@@ -417,6 +442,7 @@ impl Scan {
                 (Asked::List, List::Asked(after)) => self.list = List::After(after),
                 (Asked::Descriptors(nsid), _) => self.waiting.push_front(nsid),
                 (Asked::Identify(nsid, ids), _) => *slot = Some(Asked::ToIdentify(nsid, ids)),
+                (Asked::Map(nsid), _) => *slot = Some(Asked::ToMap(nsid)),
                 _ => {}
             }
             return;
@@ -437,8 +463,16 @@ impl Scan {
                 *slot = Some(Asked::ToIdentify(nsid, ids));
             }
             // Gone meanwhile, or refused: not there.
-            Asked::Identify(nsid, ids) if status.is_success() => self.on_identify(nsid, &ids, data),
-            Asked::Identify(..) | Asked::ToIdentify(..) => {}
+            Asked::Identify(nsid, ids) if status.is_success() => {
+                if self.on_identify(nsid, &ids, data)
+                    && let Some(slot) = self.asked.get_mut(usize::from(index))
+                {
+                    *slot = Some(Asked::ToMap(nsid));
+                }
+            }
+            // Without a map any queue serves any key.
+            Asked::Map(nsid) if status.is_success() => self.on_map(nsid, data),
+            Asked::Identify(..) | Asked::ToIdentify(..) | Asked::Map(_) | Asked::ToMap(_) => {}
         }
     }
 
@@ -458,7 +492,8 @@ impl Scan {
         self.list = if count == NSID_LIST_ENTRIES { List::After(last) } else { List::Complete };
     }
 
-    fn on_identify(&mut self, nsid: Nsid, ids: &Ids, data: &[u8]) {
+    /// Returns whether the namespace has a partition map.
+    fn on_identify(&mut self, nsid: Nsid, ids: &Ids, data: &[u8]) -> bool {
         let info = match ids.csi {
             Csi::NVM => IdentifyNamespace::ref_from_prefix(data)
                 .ok()
@@ -469,6 +504,18 @@ impl Scan {
             _ => Some(NamespaceInfo::new(nsid, ids)),
         };
         self.found.extend(info);
+        let vendor = info.and_then(|info| info.keys).map(|keys| keys.vendor);
+        vendor.is_some_and(|vendor| vendor.commands.contains(KvVendorCommands::PARTITION_MAP))
+    }
+
+    fn on_map(&mut self, nsid: Nsid, data: &[u8]) {
+        let page = PartitionMapLog::ref_from_prefix(data).ok();
+        let partitions =
+            page.and_then(|(page, _)| page.map()).map(|(seed, count)| KeyPartitions { seed, count });
+        let found = self.found.iter_mut().find(|info| info.nsid == nsid);
+        if let Some(keys) = found.and_then(|info| info.keys.as_mut()) {
+            keys.vendor.partitions = partitions;
+        }
     }
 
     /// Bytes that each command brings.
@@ -514,6 +561,7 @@ mod tests {
     use wire::identify::IdentifyCommand;
     use wire::identify::command_set::{KvFormat, KvVendorArea};
     use wire::identify::lists::write_nsid_list;
+    use wire::opcode::AdminOpcode;
     use zerocopy::IntoBytes;
 
     fn identify(changes: &[(usize, &[u8])]) -> Vec<u8> {
@@ -812,6 +860,7 @@ mod tests {
             batch_operations_max: 64,
             batch_bytes_max: 4096,
             vector_bytes_max: 8192,
+            partitions: None,
         };
         assert_eq!(found(&page, Csi::KV.raw()).keys, Some(KeySpace { vendor: ours, ..plain }));
         page.kvfc = 200;
@@ -819,6 +868,57 @@ mod tests {
         // For an unknown command set only the identifier is kept.
         let other = found(&page, 0x3F);
         assert_eq!((other.csi.raw(), other.keys, other.is_shared), (0x3F, None, false));
+    }
+
+    /// docs/kv-commands.md §6
+    #[test]
+    fn the_partition_map_is_read_where_there_is_one() {
+        let mut identify = KvNamespace::default();
+        identify.set_format_count(1);
+        let vendor = |commands| {
+            let mut vendor = KvVendorArea::default();
+            vendor.commands = commands;
+            vendor
+        };
+        // Answers of the log page in turn; the number of requests for it.
+        let scan = |identify: &KvNamespace, answers: &[(Status, PartitionMapLog)]| {
+            let (mut scan, mut pages) = (Scan::new(1, true), 0);
+            while let Some((index, sqe)) = scan.next_command() {
+                let mut data = vec![0; 4096];
+                let mut status = Status::SUCCESS;
+                match IdentifyCommand::from_sqe(&sqe).cns {
+                    _ if sqe.opcode == AdminOpcode::GET_LOG_PAGE.raw() => {
+                        let page = GetLogPage::from_sqe(&sqe);
+                        assert_eq!((page.lid, sqe.nsid()), (Lid::PARTITION_MAP, Nsid::new(1)));
+                        assert_eq!(page.length_bytes, Scan::COMMAND_BYTES.into());
+                        let map;
+                        (status, map) = answers[pages];
+                        data[..64].copy_from_slice(map.as_bytes());
+                        pages += 1;
+                    }
+                    Cns::ACTIVE_NAMESPACES => {
+                        write_nsid_list(&mut data, sqe.nsid(), [Nsid::new(1)]);
+                    }
+                    Cns::NAMESPACE_DESCRIPTORS => data[..5].copy_from_slice(&[4, 1, 0, 0, Csi::KV.raw()]),
+                    _ => data = identify.as_bytes().to_vec(),
+                }
+                scan.on_completion(index, status, &data);
+            }
+            assert!(scan.is_done());
+            let [info] = scan.into_found()[..] else { panic!("one namespace") };
+            (info.keys.and_then(|keys| keys.vendor.partitions), pages)
+        };
+        let (good, map) = (Status::SUCCESS, PartitionMapLog::new(9, 3));
+        let expected = Some(KeyPartitions { seed: 9, count: 3 });
+        assert_eq!(scan(&identify, &[]), (None, 0), "another vendor's");
+        identify.set_vendor(vendor(KvVendorCommands::BATCH));
+        assert_eq!(scan(&identify, &[]), (None, 0));
+        identify.set_vendor(vendor(KvVendorCommands::PARTITION_MAP));
+        assert_eq!(scan(&identify, &[(good, map)]), (expected, 1));
+        let damaged = Status::TRANSIENT_TRANSPORT_ERROR;
+        assert_eq!(scan(&identify, &[(damaged, map), (good, map)]), (expected, 2), "asked for again");
+        assert_eq!(scan(&identify, &[(Status::INVALID_LOG_PAGE.with_dnr(), map)]), (None, 1));
+        assert_eq!(scan(&identify, &[(good, PartitionMapLog::none())]), (None, 1));
     }
 
     #[test]

@@ -269,7 +269,12 @@ fn only_io_queues_go_without_flow_control() {
     for is_flow_control_disabled in [false, true] {
         let settings = ControllerSettings { is_flow_control_disabled, ..settings() };
         for qid in [0, 1] {
-            let connect = QueueConnect { qid: Qid::new(qid), cntlid: Cntlid::new(7), entries: 128 };
+            let connect = QueueConnect {
+                qid: Qid::new(qid),
+                cntlid: Cntlid::new(7),
+                entries: 128,
+                near_partition: None,
+            };
             let command = ConnectCommand::from_sqe(&connect.command(&settings).0);
             let is_disabled = command.attributes.disable_sq_flow_control();
             assert_eq!(is_disabled, is_flow_control_disabled && qid == 1);
@@ -322,7 +327,8 @@ fn a_refused_connect_says_what_was_wrong() {
     peer.refuse = Some((1, status, InvalidParameter::SUBNQN.bits()));
     let error = peer.run().unwrap_err();
     assert!(error.to_string().ends_with("do not retry, subsystem name"), "{error}");
-    let connect = QueueConnect { qid: Qid::new(1), cntlid: Cntlid::new(7), entries: 128 };
+    let connect =
+        QueueConnect { qid: Qid::new(1), cntlid: Cntlid::new(7), entries: 128, near_partition: None };
     for (parameter, name) in [
         (InvalidParameter::HOSTID, "host identifier"),
         (InvalidParameter::CNTLID, "controller id"),
@@ -342,7 +348,8 @@ fn a_refused_connect_says_what_was_wrong() {
 /// hostile H20
 #[test]
 fn another_controller_than_ours_is_refused() {
-    let connect = QueueConnect { qid: Qid::new(1), cntlid: Cntlid::new(7), entries: 128 };
+    let connect =
+        QueueConnect { qid: Qid::new(1), cntlid: Cntlid::new(7), entries: 128, near_partition: None };
     let connected = |demand| Ok(Connected { cntlid: Cntlid::new(7), demand });
     for (bits, demand) in [
         (0, Demand::None),

@@ -38,6 +38,8 @@ pub struct ConnectCommand {
     pub attributes: ConnectAttributes,
     /// Keep-alive timeout in milliseconds, 0 for none; admin queue only.
     pub kato_ms: u32,
+    /// Partition of key-value namespaces that an I/O queue is to be near. docs/kv-commands.md §6.2
+    pub near_partition: Option<u16>,
 }
 
 impl ConnectCommand {
@@ -51,6 +53,7 @@ impl ConnectCommand {
             queue_entries: (low16(cdw11) as u32).saturating_add(1),
             attributes: ConnectAttributes::from_bits(byte(cdw11, 2)),
             kato_ms: sqe.cdw12.get(),
+            near_partition: low16(sqe.cdw13.get()).checked_sub(1),
         }
     }
 
@@ -61,6 +64,8 @@ impl ConnectCommand {
         sqe.cdw10.set(dword(self.recfmt, self.qid.get()));
         sqe.cdw11.set(dword(zero_based16(self.queue_entries), u16::from(self.attributes.bits())));
         sqe.cdw12.set(self.kato_ms);
+        // 0 for none, also where the number does not fit.
+        sqe.cdw13.set(self.near_partition.map_or(0, |partition| u32::from(partition.wrapping_add(1))));
         sqe.with_data(Sgl::in_capsule(CONNECT_DATA_BYTES))
     }
 }
@@ -267,6 +272,7 @@ mod tests {
             queue_entries: 32,
             attributes: ConnectAttributes::default(),
             kato_ms: 5000,
+            near_partition: None,
         }
         .to_sqe();
         let expected = bytes(&[
@@ -289,8 +295,23 @@ mod tests {
             queue_entries: 128,
             attributes: ConnectAttributes::default().with_disable_sq_flow_control(true),
             kato_ms: 0,
+            near_partition: None,
         };
         assert_eq!(command.to_sqe().as_bytes()[40..52], [0, 0, 0x02, 0x01, 127, 0, 0x04, 0, 0, 0, 0, 0]);
+        assert_eq!(command.to_sqe().as_bytes()[52..64], [0; 12]);
+    }
+
+    /// docs/kv-commands.md §6.2
+    #[test]
+    fn a_connect_asks_for_a_partition_by_its_number_plus_one() {
+        let command = ConnectCommand {
+            near_partition: Some(0x0102),
+            ..ConnectCommand::from_sqe(&Sqe::new(AdminOpcode::FABRICS.raw(), Nsid::NONE))
+        };
+        let mut sqe = command.to_sqe();
+        assert_eq!(sqe.as_bytes()[52..64], [3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        sqe.cdw13.set(0xFFFF_0000);
+        assert_eq!(ConnectCommand::from_sqe(&sqe).near_partition, None, "the upper half is reserved");
     }
 
     /// wire §6.2
@@ -365,6 +386,7 @@ mod tests {
         fn commands_give_back_what_they_were_made_of(
             recfmt: u16, qid: u16, queue_entries in 1u32..=65_536, attributes: u8, kato_ms: u32,
             size in 0u8..8, offset: u32, value: u64, protocol: [u8; 3],
+            near_partition in prop::option::of(0u16..0xFFFF),
         ) {
             let connect = ConnectCommand {
                 recfmt,
@@ -372,6 +394,7 @@ mod tests {
                 queue_entries,
                 attributes: ConnectAttributes::from_bits(attributes),
                 kato_ms,
+                near_partition,
             };
             prop_assert_eq!(ConnectCommand::from_sqe(&connect.to_sqe()), connect);
             let (size, property) = (PropertySize::from_raw(size), Property::from_raw(offset));

@@ -4,6 +4,7 @@ pub mod ana;
 pub mod error;
 pub mod health;
 pub mod namespaces;
+pub mod partition_map;
 pub mod reservation;
 pub mod support;
 
@@ -31,6 +32,7 @@ tables! {
         0x70 DISCOVERY, "discovery";
         0x80 RESERVATION_NOTIFICATION, "reservation notification";
         0x81 SANITIZE_STATUS, "sanitize status";
+        0xC0 PARTITION_MAP, "partition map";
     }
 }
 

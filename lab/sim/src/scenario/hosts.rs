@@ -24,6 +24,8 @@ pub(crate) struct HostScenario {
     pub(crate) path_timeout_ns: u64,
     /// Writes are sent again after a reconnect.
     pub(crate) is_replayed: bool,
+    /// Lanes are to be near the partitions of keys, and each has the keys of the partition that it is near.
+    pub(crate) follows_partitions: bool,
     /// All hosts have one IP address.
     pub(crate) shares_address: bool,
     /// Hosts that keep a connection to the discovery service, and read its log.
@@ -46,6 +48,7 @@ impl HostScenario {
             command_timeout_ns: 0,
             path_timeout_ns: 30 * SECOND,
             is_replayed: false,
+            follows_partitions: false,
             shares_address: false,
             scout_count: 0,
             has_leaver: false,

@@ -14,7 +14,7 @@ use wire::status::Status;
 
 use super::World;
 use super::pair_command::{Half, OpenBatch, Operation, Verb, draw_mode};
-use super::pairs::{PairCommand, Pairs, What, draw_atomic, draw_vector, explanation, unexplained};
+use super::pairs::{OwnKeys, PairCommand, Pairs, What, draw_atomic, draw_vector, explanation, unexplained};
 use crate::coverage::Point;
 use crate::pair_model::{Action, Origin, VectorWork, value};
 use crate::random::Random;
@@ -36,13 +36,13 @@ impl Pairs {
     fn push(
         &mut self,
         batch: &mut Batch,
-        operations: &[Operation],
+        (operations, own): (&[Operation], Option<OwnKeys>),
         choice: &mut Random,
         now_ns: u64,
     ) -> Option<Operation> {
         // Now and then the key of the operation before.
         let same = operations.last().filter(|_| choice.one_in(4)).map(|last| last.key);
-        let drawn = choice.below(self.settings.key_count as u64) as usize;
+        let drawn = self.own_key(choice.below(self.settings.key_count as u64) as usize, own);
         let at = same.unwrap_or(drawn);
         let key = Key::new(self.model.name(at).as_bytes()).filter(|_| self.model.has_room(at))?;
         let room = |choice: &mut Random| {
@@ -218,13 +218,14 @@ impl World {
         choice: &mut Random,
     ) {
         let now_ns = self.shared.now_ns;
+        let own = self.own_keys(lane, namespace);
         let Some(pairs) = &mut self.pairs else { return };
         let Ok(mut batch) = namespace.batch() else {
             return self.shared.find("the namespace has no batches");
         };
         let mut operations = Vec::new();
         for _ in 0..choice.scaled(1, OPERATION_COUNT_MAX) {
-            operations.extend(pairs.push(&mut batch, &operations, choice, now_ns));
+            operations.extend(pairs.push(&mut batch, (&operations, own), choice, now_ns));
         }
         if operations.is_empty() {
             return;

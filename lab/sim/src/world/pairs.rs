@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use host_core::key_value::PartitionMap;
 use host_core::{Command as HostCommand, Completion, Failure, KeyValueNamespace};
 use kv::log::Sync;
 use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, OpenError, Store};
@@ -110,7 +111,22 @@ pub(crate) struct Pairs {
     cut_ns: Option<u64>,
 }
 
+/// The keys of a lane: those of the partition that it is near.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnKeys {
+    map: PartitionMap,
+    lanes: u16,
+    lane: u16,
+}
+
 impl Pairs {
+    /// A key that was drawn, or the next one that is the lane's own.
+    pub(super) fn own_key(&self, drawn: usize, own: Option<OwnKeys>) -> usize {
+        let Some(OwnKeys { map, lanes, lane }) = own else { return drawn };
+        let is_own = |at: &usize| map.lane_of(self.model.name(*at).as_bytes(), lanes) == Some(lane);
+        (drawn..self.settings.key_count).chain(0..drawn).find(is_own).unwrap_or(drawn)
+    }
+
     pub(super) fn new(settings: PairSettings, seed: u64, first_actor: Actor) -> Self {
         let client = |index| MemcachedClient::new(&settings, seed, index, first_actor + index);
         Self {
@@ -420,10 +436,21 @@ impl World {
             self.submit_one_on_key((host, lane), command, Some(buffer), what);
             return true;
         }
-        if let Some((command, buffer, what)) = self.choose_on_key(&namespace) {
+        let own = self.own_keys(lane, &namespace);
+        if let Some((command, buffer, what)) = self.choose_on_key(&namespace, own) {
             self.submit_one_on_key((host, lane), command, buffer, what);
         }
         true
+    }
+
+    /// The keys of a lane, if its host divides them among its lanes.
+    pub(super) fn own_keys(&mut self, lane: usize, namespace: &KeyValueNamespace) -> Option<OwnKeys> {
+        let hosts = &self.shared.scenario.hosts;
+        let (lanes, is_followed) = (hosts.lane_count, hosts.follows_partitions);
+        let map = namespace.partition_map().filter(|map| map.count() > 1 && map.count() <= lanes);
+        let map = map.filter(|_| is_followed)?;
+        self.shared.coverage.reach(Point::Form("key-value command on the lane near its partition"));
+        Some(OwnKeys { map, lanes, lane: lane as u16 })
     }
 
     /// Submits a key-value command.
@@ -459,6 +486,7 @@ impl World {
     fn choose_on_key(
         &mut self,
         namespace: &KeyValueNamespace,
+        own: Option<OwnKeys>,
     ) -> Option<(HostCommand, Option<Vec<u8>>, What)> {
         let (choice, now_ns) = (&mut self.choice, self.shared.now_ns);
         let pairs = self.pairs.as_mut()?;
@@ -468,7 +496,7 @@ impl World {
         if choice.one_in(16) && pairs.settings.pressure == MemoryPressure::None {
             return pairs.list(namespace, now_ns);
         }
-        let at = choice.below(pairs.settings.key_count as u64) as usize;
+        let at = pairs.own_key(choice.below(pairs.settings.key_count as u64) as usize, own);
         // Hosts have short keys only.
         let key = Key::new(pairs.model.name(at).as_bytes())?;
         if !pairs.model.has_room(at) {

@@ -1,7 +1,7 @@
 //! Batches: many key-value operations in one capsule, sent by two commands, with outcomes in the same order.
 
 use wire::kv::batch::{
-    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Outcomes, collected_bytes,
+    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, Outcomes, collected_bytes,
 };
 use wire::kv::operation::{AtomicOperation, ElementCode, VectorComparison, VectorFunction, vector_kind};
 use wire::kv::{Key, StoreOptions};
@@ -44,6 +44,11 @@ impl Batch {
         }
     }
 
+    /// An empty batch with the same limits.
+    pub(super) fn empty_one(&self) -> Self {
+        Self { data: Vec::new(), count: 0, outcome_bytes: 0, ..*self }
+    }
+
     /// Number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -54,6 +59,12 @@ impl Batch {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// The key of the first operation.
+    #[must_use]
+    pub fn first_key(&self) -> Option<Key> {
+        Operations::new(&self.data).next()?.ok().and_then(|operation| Key::new(operation.key))
     }
 
     /// Removes all operations and keeps the memory.

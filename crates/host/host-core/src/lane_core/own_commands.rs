@@ -14,6 +14,7 @@ use super::phase::Phase;
 use crate::attachment::Attachment;
 use crate::authentication::{QueueAuthentication, SecureChannel};
 use crate::buffer::Data;
+use crate::key_value::partition_near;
 use crate::link_error::LinkError;
 use crate::reauthentication::ends_connection;
 use crate::reconnect::Class;
@@ -21,7 +22,12 @@ use crate::reconnect::Class;
 impl<B: DataBuffer> LaneCore<B> {
     fn queue_connect(&self, attachment: &Attachment) -> QueueConnect {
         let entries = attachment.limits.queue_size(self.settings.depth).0;
-        QueueConnect { qid: self.settings.qid, cntlid: attachment.cntlid, entries }
+        let qid = self.settings.qid;
+        let queues = self.settings.partition_queues.map(|queues| queues.within(attachment.queue_pairs));
+        // Of other classes none asks.
+        let lanes = queues.map_or(0, |queues| queues.default);
+        let near_partition = partition_near(qid.get(), lanes, attachment.partition_count);
+        QueueConnect { qid, cntlid: attachment.cntlid, entries, near_partition }
     }
 
     /// Sends the Connect.

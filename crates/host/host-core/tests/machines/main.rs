@@ -527,6 +527,7 @@ impl Laned {
             identities: IdentityOffer::Both,
             limits: proto::host_limits::Limits::new(cap, &identify).unwrap(),
             queue_pairs: 1,
+            partition_count: 0,
             inaccessible: Arc::new([]),
         };
         let settings = LaneSettings {
@@ -541,6 +542,7 @@ impl Laned {
             fast_fail_ns: None,
             replay: ReplayPolicy::default(),
             reauthenticate: None,
+            partition_queues: None,
         };
         let mut core = LaneCore::new(settings);
         if let Some(flush_epoch) = flush_epoch {

@@ -1,7 +1,8 @@
-//! Blocking calls on a key-value namespace, on a lane of the calling thread.
+//! Blocking calls on a key-value namespace, on lanes of the calling thread.
 
 use host_core::failure::Failure;
-use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
+use host_core::flush_epoch::FlushEpoch;
+use host_core::key_value::{AtomicOutcome, Batch, DividedBatch, KeyValueNamespace, PartitionMap};
 use host_core::submit::{Command, Completion, RefusedReason};
 use wire::kv::batch::Outcomes;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
@@ -37,9 +38,21 @@ const SUBMIT: u64 = 2;
 /// cache.fetch_add(&Key::new(b"visits").expect("1 to 16 bytes"), 1, Some(0))?;
 /// # Ok::<(), nvlane_host::Error>(())
 /// ```
+///
+/// With as many [lanes](Options::lanes) as the target has partitions of the keys, each key has a lane near its
+/// partition, and batches are divided among the lanes ([`PartitionMap`]). Other targets, and fewer lanes, are used through
+/// one lane.
 #[derive(Debug)]
 pub struct BlockingKeyValue {
-    lane: Lane<Vec<u8>>,
+    /// Those with the numbers from 1 if there are several; the first one is for everything that is not of one key.
+    lanes: Vec<Lane<Vec<u8>>>,
+    /// Whether the association is this handle's own, so that its lanes may be all of it.
+    has_all_lanes: bool,
+    /// How keys are divided among lanes, and the number of these; `None` if all take the first lane.
+    map: Option<(PartitionMap, u16)>,
+    /// The scan of the namespaces that the map comes from.
+    scan_count: u64,
+    flush_epoch: FlushEpoch,
     namespace: KeyValueNamespace,
     association: Association,
     completions: Vec<Completion<Vec<u8>>>,
@@ -50,15 +63,24 @@ pub struct BlockingKeyValue {
     next_tag: u32,
 }
 
+/// The end of a batch on one lane.
+struct Collected {
+    /// That of Collect.
+    buffer: Vec<u8>,
+    /// The result of Collect.
+    result: Result<u64, Failure>,
+}
+
 impl BlockingKeyValue {
     /// Connects to the namespace that `address` names, or to the only key-value namespace of the subsystem.
     ///
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_key_value`] and [`Association::lane`].
     pub fn connect(address: &Address, options: Options) -> Result<Self, Error> {
-        let association = Association::connect(address, Options { lanes: 1, ..options })?;
+        let lanes = options.lanes.max(1);
+        let association = Association::connect(address, Options { lanes, ..options })?;
         let namespace = association.addressed_key_value()?;
-        Self::new(&association, namespace)
+        Ok(Self { has_all_lanes: lanes > 1, ..Self::new(&association, namespace)? })
     }
 
     /// A handle of a namespace of an existing association, with a new lane for the calling thread.
@@ -66,8 +88,15 @@ impl BlockingKeyValue {
     /// # Errors
     /// As [`Association::lane`].
     pub fn new(association: &Association, namespace: KeyValueNamespace) -> Result<Self, Error> {
+        let flush_epoch = FlushEpoch::default();
+        let mut lane = association.lane()?;
+        lane.share_flush_epoch(flush_epoch.clone());
         Ok(Self {
-            lane: association.lane()?,
+            lanes: vec![lane],
+            has_all_lanes: false,
+            map: None,
+            scan_count: 0,
+            flush_epoch,
             namespace,
             association: association.clone(),
             completions: Vec::new(),
@@ -89,9 +118,46 @@ impl BlockingKeyValue {
         &self.association
     }
 
-    /// The lane, for use between calls.
+    /// The first lane, for use between calls.
     pub fn lane_mut(&mut self) -> &mut Lane<Vec<u8>> {
-        &mut self.lane
+        &mut self.lanes[0]
+    }
+
+    /// The number of lanes that share the keys: 1 if all take the first one.
+    #[must_use]
+    pub fn key_lane_count(&mut self) -> u16 {
+        self.follow_map();
+        self.map.map_or(1, |(_, lanes)| lanes)
+    }
+
+    /// Learns how the target divides keys, where that may have changed. Nothing is outstanding between calls, so the
+    /// commands on a key keep their order when it gets another lane.
+    fn follow_map(&mut self) {
+        let scan_count = self.association.scan_count();
+        if !self.has_all_lanes || scan_count == self.scan_count {
+            return;
+        }
+        self.scan_count = scan_count;
+        self.map = self.association.key_lanes(self.namespace.nsid()).filter(|(_, count)| {
+            while self.lanes.len() < usize::from(*count) {
+                match self.association.lane::<Vec<u8>>() {
+                    Ok(mut lane) => {
+                        lane.share_flush_epoch(self.flush_epoch.clone());
+                        self.lanes.push(lane);
+                    }
+                    // Every key can take the first lane.
+                    Err(_) => return false,
+                }
+            }
+            (1..).zip(&self.lanes).all(|(number, lane)| number == lane.number())
+        });
+    }
+
+    /// The index of the lane of a key.
+    fn lane_of(&mut self, key: &Key) -> usize {
+        self.follow_map();
+        let lane = self.map.and_then(|(map, lanes)| map.lane_of(key.as_bytes(), lanes));
+        lane.unwrap_or(0).into()
     }
 
     /// Stores a value, replacing any other.
@@ -116,7 +182,7 @@ impl BlockingKeyValue {
             bytes.extend_from_slice(value);
             buffer = Some(bytes);
         }
-        let stored = self.run("Store", command, buffer);
+        let stored = self.run(Some(key), "Store", command, buffer);
         if length > KEPT_BYTES_MAX {
             self.buffer = Vec::new();
         }
@@ -136,7 +202,9 @@ impl BlockingKeyValue {
         let mut room = self.value_bytes.clamp(1, most);
         loop {
             let command = self.namespace.retrieve(key, room)?;
-            let Some(length) = present(self.fetch("Retrieve", command, room))? else { return Ok(None) };
+            let Some(length) = present(self.fetch(Some(key), "Retrieve", command, room))? else {
+                return Ok(None);
+            };
             let length = u32::try_from(length).unwrap_or(u32::MAX);
             if length <= room && length <= KEPT_BYTES_MAX {
                 return Ok(Some(self.buffer[..length as usize].to_vec()));
@@ -162,7 +230,7 @@ impl BlockingKeyValue {
     /// [`Error::Failed`], also if the key does not exist.
     pub fn delete(&mut self, key: &Key) -> Result<(), Error> {
         let command = self.namespace.delete(key);
-        self.run("Delete", command, None).map(drop)
+        self.run(Some(key), "Delete", command, None).map(drop)
     }
 
     /// Makes all earlier changes durable; needed where the target answers before that (`sync=batch`, `sync=none`).
@@ -172,7 +240,7 @@ impl BlockingKeyValue {
     /// [`Error::Failed`].
     pub fn flush(&mut self) -> Result<(), Error> {
         let command = self.namespace.flush();
-        self.run("Flush", command, None).map(drop)
+        self.run(None, "Flush", command, None).map(drop)
     }
 
     /// Whether a key exists.
@@ -181,7 +249,7 @@ impl BlockingKeyValue {
     /// [`Error::Failed`].
     pub fn exist(&mut self, key: &Key) -> Result<bool, Error> {
         let command = self.namespace.exist(key);
-        present(self.run("Exist", command, None)).map(|found| found.is_some())
+        present(self.run(Some(key), "Exist", command, None)).map(|found| found.is_some())
     }
 
     /// Lists keys, from `from` on if that key exists. Pass the last key to the next call, which returns it again. Keys
@@ -192,7 +260,7 @@ impl BlockingKeyValue {
     pub fn list(&mut self, from: Option<&Key>) -> Result<Vec<Key>, Error> {
         let room = LIST_BYTES.min(self.namespace.transfer_bytes_max());
         let command = self.namespace.list(from, room)?;
-        self.fetch("List", command, room)?;
+        self.fetch(None, "List", command, room)?;
         listed_keys(&self.buffer)
     }
 
@@ -234,7 +302,7 @@ impl BlockingKeyValue {
     /// one of another width. [`Failure::Interrupted`] if the change may have been made.
     pub fn atomic(&mut self, key: &Key, atomic: &AtomicOperation) -> Result<AtomicOutcome, Error> {
         let command = self.namespace.atomic(key, atomic)?;
-        let before = self.run("Atomic", command, None)?;
+        let before = self.run(Some(key), "Atomic", command, None)?;
         Ok(AtomicOutcome { before, took_effect: atomic.took_effect(before) })
     }
 
@@ -267,7 +335,7 @@ impl BlockingKeyValue {
         operand: u64,
     ) -> Result<u64, Error> {
         let command = self.namespace.vector_scalar(key, kind, operand)?;
-        self.run("Vector Update", command, None)
+        self.run(Some(key), "Vector Update", command, None)
     }
 
     /// Applies a function to each element of a vector and the element at the same index of `operands`.
@@ -285,7 +353,7 @@ impl BlockingKeyValue {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.extend_from_slice(operands);
-        self.run("Vector Update", command, Some(buffer)).map(drop)
+        self.run(Some(key), "Vector Update", command, Some(buffer)).map(drop)
     }
 
     /// Applies a function with one operand to every element of a vector. Returns its first `room_bytes` before the
@@ -301,7 +369,7 @@ impl BlockingKeyValue {
         room_bytes: u32,
     ) -> Result<Vec<u8>, Error> {
         let command = self.namespace.vector_fetch(key, kind, operand, room_bytes)?;
-        let length = self.fetch("Vector Fetch and Update", command, room_bytes)?;
+        let length = self.fetch(Some(key), "Vector Fetch and Update", command, room_bytes)?;
         Ok(self.fetched(length).to_vec())
     }
 
@@ -316,7 +384,7 @@ impl BlockingKeyValue {
         initial: u64,
     ) -> Result<u64, Error> {
         let command = self.namespace.vector_reduce(key, kind, initial)?;
-        self.run("Vector Reduce", command, None)
+        self.run(Some(key), "Vector Reduce", command, None)
     }
 
     /// The elements of a vector that satisfy a comparison with the operand, at most `room_bytes`.
@@ -331,7 +399,7 @@ impl BlockingKeyValue {
         room_bytes: u32,
     ) -> Result<Vec<u8>, Error> {
         let command = self.namespace.vector_filter(key, kind, operand, room_bytes)?;
-        let length = self.fetch("Vector Filter", command, room_bytes)?;
+        let length = self.fetch(Some(key), "Vector Filter", command, room_bytes)?;
         Ok(self.fetched(length).to_vec())
     }
 
@@ -353,28 +421,95 @@ impl BlockingKeyValue {
         if batch.is_empty() {
             return Ok(Outcomes::new(&[]));
         }
-        if self.lane.depth() < 2 {
+        if self.lanes.iter().any(|lane| lane.depth() < 2) {
             // Two commands: Collect waits for Submit.
             return Err(Error::Refused { command: "Batch Submit", reason: RefusedReason::Full });
         }
+        self.follow_map();
+        let divided = self.map.and_then(|(map, lanes)| DividedBatch::new(batch, &map, lanes));
+        match divided {
+            Some(divided) => self.run_divided(divided),
+            None => self.run_whole(batch),
+        }
+    }
+
+    /// Executes a batch on one lane: that of its keys, if they have one in common.
+    fn run_whole(&mut self, batch: &mut Batch) -> Result<Outcomes<'_>, Error> {
+        let lane = batch.first_key().map_or(0, |key| self.lane_of(&key));
+        let buffer = std::mem::take(&mut self.buffer);
+        self.submit_batch(lane, batch, buffer)?;
+        let ended = self.finish_batch(lane, batch);
+        self.buffer = ended.buffer;
+        let result = ended.result.map_err(|failure| self.failed(lane, "Batch Submit", failure))?;
+        Ok(Batch::outcomes(&self.buffer, result))
+    }
+
+    /// Executes the parts of a batch, each on its lane.
+    fn run_divided(&mut self, mut divided: DividedBatch) -> Result<Outcomes<'_>, Error> {
+        let mut submitted = Vec::new();
+        let mut error = None;
+        for (lane, part) in divided.parts_mut().iter_mut().enumerate().filter(|(_, part)| !part.is_empty()) {
+            match self.submit_batch(lane, part, Vec::new()) {
+                Ok(()) => submitted.push(lane),
+                Err(refused) => error = error.or(Some(refused)),
+            }
+        }
+        let mut collected = vec![(Vec::new(), 0); divided.parts_mut().len()];
+        let mut failures = Vec::new();
+        for &lane in &submitted {
+            self.lanes[lane].ring();
+        }
+        for &lane in &submitted {
+            let ended = self.finish_batch(lane, &mut divided.parts_mut()[lane]);
+            match ended.result {
+                Ok(result) => collected[lane] = (ended.buffer, result),
+                Err(failure) => failures.push((lane, failure)),
+            }
+        }
+        let unknown =
+            failures.iter().map(|(_, failure)| *failure).find(|failure| failure.may_have_happened());
+        let is_whole = error.is_none() && failures.is_empty();
+        // Some operations were executed, or may have been.
+        if !is_whole && (unknown.is_some() || failures.len() < submitted.len()) {
+            let failure = unknown.unwrap_or(Failure::Interrupted);
+            return Err(Error::Failed { command: "Batch Submit", failure });
+        }
+        if let Some(error) = error {
+            return Err(error);
+        }
+        if let Some(&(lane, failure)) = failures.first() {
+            return Err(self.failed(lane, "Batch Submit", failure));
+        }
+        divided.merge(&collected, &mut self.buffer);
+        Ok(Outcomes::new(&self.buffer))
+    }
+
+    /// Submits both commands of a batch, with the buffer for its outcomes.
+    fn submit_batch(&mut self, lane: usize, batch: &mut Batch, mut buffer: Vec<u8>) -> Result<(), Error> {
         let tag = self.next_tag;
         self.next_tag = self.next_tag.wrapping_add(1);
-        let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(batch.outcome_bytes() as usize, 0);
-        self.submit("Batch Collect", batch.collect(tag), Some(buffer), COLLECT)?;
+        self.submit(lane, "Batch Collect", batch.collect(tag), Some(buffer), COLLECT)?;
         let data = batch.take_data();
         let submit = batch.submit(tag, data.len());
-        if let Err(refused) = self.lane.submit(submit, Some(data), SUBMIT) {
+        if let Err(refused) = self.lanes[lane].submit(submit, Some(data), SUBMIT) {
             // Collect was taken just before, so the association has ended since, and Collect ends with it.
             batch.restore(refused.buffer.unwrap_or_default());
         }
+        Ok(())
+    }
+
+    /// Waits for both commands of a batch.
+    fn finish_batch(&mut self, lane: usize, batch: &mut Batch) -> Collected {
+        let lane = &mut self.lanes[lane];
         let (mut collected, mut failure) = (None, None);
-        while self.lane.outstanding() > 0 {
-            self.lane.wait(&mut self.completions, WAIT);
+        let mut buffer = Vec::new();
+        while lane.outstanding() > 0 {
+            lane.wait(&mut self.completions, WAIT);
             let mut cancels = false;
             for completion in self.completions.drain(..) {
                 if completion.user == COLLECT {
-                    self.buffer = completion.buffer.unwrap_or_default();
+                    buffer = completion.buffer.unwrap_or_default();
                     collected = Some(completion.result);
                 } else {
                     batch.restore(completion.buffer.unwrap_or_default());
@@ -384,14 +519,15 @@ impl BlockingKeyValue {
             }
             // A Submit that was refused leaves its Collect waiting.
             if cancels && collected.is_none() {
-                self.lane.cancel(COLLECT);
+                lane.cancel(COLLECT);
             }
         }
-        match (failure, collected) {
-            (None, Some(Ok(result))) => Ok(Batch::outcomes(&self.buffer, result)),
-            (Some(failure), _) | (None, Some(Err(failure))) => Err(self.failed("Batch Submit", failure)),
-            (None, None) => Err(Error::Ended),
-        }
+        let result = match (failure, collected) {
+            (None, Some(result)) => result,
+            (Some(failure), _) => Err(failure),
+            (None, None) => Err(Failure::Unreachable),
+        };
+        Collected { buffer, result }
     }
 
     /// The data that the last command received, by its result.
@@ -401,38 +537,54 @@ impl BlockingKeyValue {
     }
 
     /// Runs a command that receives into the buffer.
-    fn fetch(&mut self, name: &'static str, command: Command, room: u32) -> Result<u64, Error> {
+    fn fetch(
+        &mut self,
+        key: Option<&Key>,
+        name: &'static str,
+        command: Command,
+        room: u32,
+    ) -> Result<u64, Error> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(room as usize, 0);
-        self.run(name, command, Some(buffer))
+        self.run(key, name, command, Some(buffer))
     }
 
     fn submit(
         &mut self,
+        lane: usize,
         name: &'static str,
         command: Command,
         buffer: Option<Vec<u8>>,
         user: u64,
     ) -> Result<(), Error> {
-        self.lane.submit(command, buffer, user).map_err(|refused| match self.lane.over() {
+        let lane = &mut self.lanes[lane];
+        lane.submit(command, buffer, user).map_err(|refused| match lane.over() {
             Some(over) => over.clone(),
             None => Error::Refused { command: name, reason: refused.reason },
         })
     }
 
-    fn failed(&self, command: &'static str, failure: Failure) -> Error {
-        match (failure, self.lane.over()) {
+    fn failed(&self, lane: usize, command: &'static str, failure: Failure) -> Error {
+        match (failure, self.lanes[lane].over()) {
             (Failure::Unreachable, Some(over)) => over.clone(),
             _ => Error::Failed { command, failure },
         }
     }
 
-    /// Runs a command; its buffer is reused by the next one.
-    fn run(&mut self, name: &'static str, command: Command, buffer: Option<Vec<u8>>) -> Result<u64, Error> {
-        self.submit(name, command, buffer, 0)?;
+    /// Runs a command, on the lane of its key if it has one; its buffer is reused by the next one.
+    fn run(
+        &mut self,
+        key: Option<&Key>,
+        name: &'static str,
+        command: Command,
+        buffer: Option<Vec<u8>>,
+    ) -> Result<u64, Error> {
+        let at = key.map_or(0, |key| self.lane_of(key));
+        self.submit(at, name, command, buffer, 0)?;
+        let lane = &mut self.lanes[at];
         let mut end = None;
-        while self.lane.outstanding() > 0 {
-            self.lane.wait(&mut self.completions, WAIT);
+        while lane.outstanding() > 0 {
+            lane.wait(&mut self.completions, WAIT);
             for completion in self.completions.drain(..) {
                 if let Some(buffer) = completion.buffer {
                     self.buffer = buffer;
@@ -440,6 +592,6 @@ impl BlockingKeyValue {
                 end = Some(completion.result);
             }
         }
-        end.expect("every command ends").map_err(|failure| self.failed(name, failure))
+        end.expect("every command ends").map_err(|failure| self.failed(at, name, failure))
     }
 }

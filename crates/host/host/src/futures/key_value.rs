@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
-use host_core::submit::RefusedReason;
+use host_core::failure::Failure;
+use host_core::key_value::{AtomicOutcome, Batch, DividedBatch, KeyValueNamespace};
+use host_core::submit::{Command, RefusedReason};
 use wire::kv::batch::Outcomes;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
 use wire::kv::{Key, StoreOptions};
 
-use super::{Failed, Lanes};
+use super::key_routes::{KeyRoute, KeyRoutes};
+use super::{Destination, Failed, Lanes, Operation};
 use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
@@ -16,6 +18,10 @@ use crate::key_value_outcome::{FIRST_BYTES, LIST_BYTES, is_unmet_condition, list
 use crate::options::Options;
 
 /// An asynchronous handle of a [`KeyValueNamespace`], for any thread, task and executor. Clones share its lanes.
+///
+/// With as many [lanes](Options::lanes) as the target has partitions of the keys, each key has a lane near its
+/// partition, and batches are divided among the lanes ([`PartitionMap`](crate::PartitionMap)); commands on one key are then
+/// executed in the order of their calls. With other targets, and fewer lanes, commands use the lanes in turn.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), nvlane_host::Error> {
@@ -32,6 +38,7 @@ use crate::options::Options;
 pub struct AsyncKeyValue {
     namespace: KeyValueNamespace,
     lanes: Arc<Lanes<Vec<u8>>>,
+    routes: Arc<KeyRoutes>,
 }
 
 /// The outcomes of a batch, in the order of its operations.
@@ -65,7 +72,7 @@ impl AsyncKeyValue {
     /// As [`Association::connect`], [`Association::addressed_key_value`] and [`Association::lane`].
     pub async fn connect(address: &Address, options: Options) -> Result<Self, Error> {
         let (namespace, lanes) = Lanes::open(address, options, Association::addressed_key_value).await?;
-        Ok(Self { namespace, lanes })
+        Ok(Self { namespace, lanes, routes: Arc::default() })
     }
 
     /// A handle of a namespace of an existing association, with new lanes: all lanes of the association's options.
@@ -73,7 +80,7 @@ impl AsyncKeyValue {
     /// # Errors
     /// As [`Association::lane`], and [`Error::System`].
     pub async fn new(association: &Association, namespace: KeyValueNamespace) -> Result<Self, Error> {
-        Ok(Self { namespace, lanes: Lanes::connect(association).await? })
+        Ok(Self { namespace, lanes: Lanes::connect(association).await?, routes: Arc::default() })
     }
 
     /// Ends the association, with all its handles and lanes, and waits until the controller is shut down: at most
@@ -92,6 +99,34 @@ impl AsyncKeyValue {
     #[must_use]
     pub fn association(&self) -> &Association {
         &self.lanes.association
+    }
+
+    /// Where a command on a key goes.
+    fn place(&self, key: &Key, command: &Command) -> Destination<Vec<u8>> {
+        let route = self.route();
+        let lane = route.as_ref().and_then(|route| route.lane_of(key.as_bytes()));
+        let near = lane.zip(route).and_then(|(lane, route)| self.lanes.driver_at(lane, route));
+        near.unwrap_or_else(|| self.lanes.driver(command))
+    }
+
+    fn route(&self) -> Option<Arc<KeyRoute>> {
+        self.routes.current(&self.lanes.association, self.namespace.nsid())
+    }
+
+    /// Runs a command on a key, without a buffer.
+    async fn run(&self, key: &Key, name: &'static str, command: Command) -> Result<u64, Error> {
+        self.lanes.run_at(self.place(key, &command), name, command).await
+    }
+
+    /// Runs a command on a key with its buffer.
+    async fn run_with(
+        &self,
+        key: &Key,
+        name: &'static str,
+        command: Command,
+        buffer: Vec<u8>,
+    ) -> Result<(u64, Vec<u8>), Failed<Vec<u8>>> {
+        self.lanes.run_with_at(self.place(key, &command), name, command, buffer).await
     }
 
     /// Stores a value, replacing any other. Returns the buffer.
@@ -118,12 +153,12 @@ impl AsyncKeyValue {
             Err(error) => return Err(Failed { error: error.into(), buffer: Some(value) }),
         };
         let ended = if length == 0 {
-            match self.lanes.run("Store", command).await {
+            match self.run(key, "Store", command).await {
                 Ok(_) => Ok(value),
                 Err(error) => Err(Failed { error, buffer: Some(value) }),
             }
         } else {
-            self.lanes.run_with("Store", command, value).await.map(|(_, value)| value)
+            self.run_with(key, "Store", command, value).await.map(|(_, value)| value)
         };
         match ended {
             Ok(value) => Ok((true, value)),
@@ -143,7 +178,7 @@ impl AsyncKeyValue {
         loop {
             buffer.resize(room as usize, 0);
             let command = self.namespace.retrieve(key, room)?;
-            let fetched = self.lanes.run_with("Retrieve", command, buffer).await.map_err(Error::from);
+            let fetched = self.run_with(key, "Retrieve", command, buffer).await.map_err(Error::from);
             let Some((length, mut back)) = present(fetched)? else { return Ok(None) };
             let length = u32::try_from(length).unwrap_or(u32::MAX);
             if length <= room {
@@ -163,7 +198,7 @@ impl AsyncKeyValue {
     /// # Errors
     /// [`Error::Failed`], also if the key does not exist.
     pub async fn delete(&self, key: &Key) -> Result<(), Error> {
-        self.lanes.run("Delete", self.namespace.delete(key)).await.map(drop)
+        self.run(key, "Delete", self.namespace.delete(key)).await.map(drop)
     }
 
     /// Makes all earlier changes durable; needed where the target answers before that.
@@ -179,7 +214,7 @@ impl AsyncKeyValue {
     /// # Errors
     /// [`Error::Failed`].
     pub async fn exist(&self, key: &Key) -> Result<bool, Error> {
-        let ended = self.lanes.run("Exist", self.namespace.exist(key)).await;
+        let ended = self.run(key, "Exist", self.namespace.exist(key)).await;
         present(ended).map(|found| found.is_some())
     }
 
@@ -200,7 +235,7 @@ impl AsyncKeyValue {
     /// [`Error::Command`] if the controller does not support the command, [`Error::Failed`] if the key has no value or
     /// one of another width. [`Failure::Interrupted`](crate::Failure::Interrupted) if the change may have been made.
     pub async fn atomic(&self, key: &Key, atomic: &AtomicOperation) -> Result<AtomicOutcome, Error> {
-        let before = self.lanes.run("Atomic", self.namespace.atomic(key, atomic)?).await?;
+        let before = self.run(key, "Atomic", self.namespace.atomic(key, atomic)?).await?;
         Ok(AtomicOutcome { before, took_effect: atomic.took_effect(before) })
     }
 
@@ -232,7 +267,7 @@ impl AsyncKeyValue {
         kind: (ElementCode, VectorFunction),
         operand: u64,
     ) -> Result<u64, Error> {
-        self.lanes.run("Vector Update", self.namespace.vector_scalar(key, kind, operand)?).await
+        self.run(key, "Vector Update", self.namespace.vector_scalar(key, kind, operand)?).await
     }
 
     /// Applies a function to each element of a vector and the element at the same index of `operands`. Returns
@@ -248,9 +283,7 @@ impl AsyncKeyValue {
     ) -> Result<Vec<u8>, Failed<Vec<u8>>> {
         let length = u32::try_from(operands.len()).unwrap_or(u32::MAX);
         match self.namespace.vector_vector(key, kind, length) {
-            Ok(command) => {
-                self.lanes.run_with("Vector Update", command, operands).await.map(|(_, back)| back)
-            }
+            Ok(command) => self.run_with(key, "Vector Update", command, operands).await.map(|(_, back)| back),
             Err(error) => Err(Failed { error: error.into(), buffer: Some(operands) }),
         }
     }
@@ -265,7 +298,7 @@ impl AsyncKeyValue {
         kind: (ElementCode, VectorFunction),
         initial: u64,
     ) -> Result<u64, Error> {
-        self.lanes.run("Vector Reduce", self.namespace.vector_reduce(key, kind, initial)?).await
+        self.run(key, "Vector Reduce", self.namespace.vector_reduce(key, kind, initial)?).await
     }
 
     /// The elements of a vector that satisfy a comparison with the operand, at most `room_bytes`.
@@ -281,7 +314,7 @@ impl AsyncKeyValue {
     ) -> Result<Vec<u8>, Error> {
         let command = self.namespace.vector_filter(key, kind, operand, room_bytes)?;
         let buffer = vec![0; room_bytes as usize];
-        let (length, mut back) = self.lanes.run_with("Vector Filter", command, buffer).await?;
+        let (length, mut back) = self.run_with(key, "Vector Filter", command, buffer).await?;
         back.truncate(usize::try_from(length).unwrap_or(usize::MAX));
         Ok(back)
     }
@@ -307,20 +340,85 @@ impl AsyncKeyValue {
             // Two commands: Collect waits for Submit.
             return Err(Error::Refused { command: "Batch Submit", reason: RefusedReason::Full });
         }
+        let route = self.route();
+        let divided = route.as_ref().and_then(|route| {
+            let (map, lanes) = route.map();
+            DividedBatch::new(&batch, map, lanes)
+        });
+        match (divided, route) {
+            (Some(divided), Some(route)) => self.run_divided(divided, &route).await,
+            _ => {
+                let first = batch.first_key();
+                let submit = batch.submit(0, batch.data().len());
+                let to = match first {
+                    Some(key) => self.place(&key, &submit),
+                    None => self.lanes.driver(&submit),
+                };
+                let collected = self.start_batch(&mut batch, to).finish().await;
+                let (buffer, result) =
+                    collected.map_err(|failure| self.lanes.failed("Batch Submit", failure))?;
+                Ok(BatchOutcomes { buffer, result })
+            }
+        }
+    }
+
+    /// Executes the parts of a batch, each on its lane.
+    async fn run_divided(
+        &self,
+        mut divided: DividedBatch,
+        route: &Arc<KeyRoute>,
+    ) -> Result<BatchOutcomes, Error> {
+        let mut started = Vec::new();
+        for (lane, part) in (0u16..).zip(divided.parts_mut()).filter(|(_, part)| !part.is_empty()) {
+            let to = self.lanes.driver_at(lane, Arc::clone(route));
+            let to = to.unwrap_or_else(|| self.lanes.driver(&part.submit(0, part.data().len())));
+            started.push((lane, self.start_batch(part, to)));
+        }
+        let count = started.len();
+        let mut collected = vec![(Vec::new(), 0); divided.parts_mut().len()];
+        let mut failures = Vec::new();
+        for (lane, part) in started {
+            match part.finish().await {
+                Ok(ended) => collected[usize::from(lane)] = ended,
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if let Some(&first) = failures.first() {
+            let unknown = failures.iter().copied().find(|failure| failure.may_have_happened());
+            // Some operations were executed.
+            let unknown = unknown.or((failures.len() < count).then_some(Failure::Interrupted));
+            return Err(self.lanes.failed("Batch Submit", unknown.unwrap_or(first)));
+        }
+        let mut buffer = Vec::new();
+        divided.merge(&collected, &mut buffer);
+        let result = u64::try_from(buffer.len()).unwrap_or(0);
+        Ok(BatchOutcomes { buffer, result })
+    }
+
+    fn start_batch(&self, batch: &mut Batch, to: Destination<Vec<u8>>) -> StartedBatch {
         let tag = self.lanes.next_tag();
         let data = batch.take_data();
         let commands = [batch.collect(tag), batch.submit(tag, data.len())];
         let buffers = [vec![0; batch.outcome_bytes() as usize], data];
-        let [collect, submit] = self.lanes.start_both(commands, buffers);
+        let [collect, submit] = self.lanes.start_both(to, commands, buffers);
+        StartedBatch { collect, submit }
+    }
+}
+
+/// The two commands of a batch on one lane.
+struct StartedBatch {
+    collect: Operation<Vec<u8>>,
+    submit: Operation<Vec<u8>>,
+}
+
+impl StartedBatch {
+    /// The outcomes, with the result of Collect.
+    async fn finish(self) -> Result<(Vec<u8>, u64), Failure> {
         // An unfinished future is cancelled when it is dropped, also a Collect whose Submit was refused.
-        if let Err(failure) = submit.await.result {
-            return Err(self.lanes.failed("Batch Submit", failure));
-        }
-        let completion = collect.await;
-        match (completion.result, completion.buffer) {
-            (Ok(result), Some(window)) => Ok(BatchOutcomes { buffer: window.buffer, result }),
-            (Ok(_), None) => Err(Error::Ended),
-            (Err(failure), _) => Err(self.lanes.failed("Batch Collect", failure)),
-        }
+        self.submit.await.result?;
+        let completion = self.collect.await;
+        let result = completion.result?;
+        let buffer = completion.buffer.map(|window| window.buffer);
+        Ok((buffer.ok_or(Failure::Unreachable)?, result))
     }
 }

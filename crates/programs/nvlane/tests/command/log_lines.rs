@@ -32,6 +32,7 @@ fn connect(place: &str, host: &[u8], subsystem: &str) -> (Status, SocketAddr) {
         queue_entries: 32,
         attributes: ConnectAttributes::default(),
         kato_ms: 0,
+        near_partition: None,
     };
     let answer = Queue::new(link, 32).run(command.to_sqe(), Move::InCapsule(data.as_bytes())).unwrap();
     (answer.status(), local)

@@ -159,6 +159,7 @@ fn names_with_any_bytes_stay_on_their_line() {
             queue_entries: 32,
             attributes: ConnectAttributes::default(),
             kato_ms: 0,
+            near_partition: None,
         };
         let draft = in_capsule(link.form, command.to_sqe(), data.as_bytes());
         link.send(&draft.seal()).expect("sent");

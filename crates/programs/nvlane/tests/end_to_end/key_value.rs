@@ -296,7 +296,7 @@ impl std::task::Wake for Unpark {
     }
 }
 
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let waker = std::task::Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
     let mut future = std::pin::pin!(future);
     let until = std::time::Instant::now() + PATIENCE;

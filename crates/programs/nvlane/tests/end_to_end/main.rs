@@ -20,6 +20,7 @@ mod filters;
 mod fused;
 mod key_value;
 mod key_value_large;
+mod key_value_map;
 mod key_value_protocols;
 mod linear;
 mod matrix;

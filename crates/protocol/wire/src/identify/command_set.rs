@@ -179,6 +179,7 @@ tables! {
         [0] BATCH, "Batch Submit and Batch Collect.";
         [1] ATOMIC, "Atomic.";
         [2] VECTOR, "The five on vectors.";
+        [3] PARTITION_MAP, "The log page that tells how a key's partition is found.";
     }
 
     /// Controller, key-value command set (CNS 06, CSI 1). wire §23

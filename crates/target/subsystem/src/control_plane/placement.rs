@@ -124,26 +124,32 @@ impl Placement {
 
     /// Places an I/O lane that connects: returns its final reactor.
     pub fn on_connect(&mut self, lane: Connecting) -> usize {
-        let Connecting { reactor: at, qid, counted_napi, arrival } = lane;
+        let Connecting { reactor: at, qid, counted_napi, arrival, near_partition } = lane;
         if counted_napi != arrival.napi_id {
             self.counters.napi_changed += u64::from(counted_napi.is_some() && arrival.napi_id.is_some());
             self.forget_napi(counted_napi);
             self.count_napi(arrival.napi_id);
         }
-        let to = match (self.policy, self.by_fact(arrival)) {
-            (PlacementPolicy::Napi, Some(reactor)) => {
+        let wanted = near_partition.map(usize::from).filter(|reactor| *reactor < self.shares.len());
+        let to = match (self.policy, self.by_fact(arrival), wanted) {
+            (PlacementPolicy::Napi, Some(reactor), _) => {
                 self.counters.by_napi += 1;
                 reactor
             }
-            (PlacementPolicy::Cpu, Some(reactor)) => {
+            (PlacementPolicy::Cpu, Some(reactor), _) => {
                 self.counters.by_cpu += 1;
                 reactor
             }
-            (PlacementPolicy::Queue, _) => {
+            // Its keys are there. A reactor that polls the lane's device queue, or shares its core, serves it better.
+            (_, _, Some(reactor)) => {
+                self.counters.by_partition += 1;
+                reactor
+            }
+            (PlacementPolicy::Queue, ..) => {
                 self.counters.by_queue += 1;
                 usize::from(qid.get().saturating_sub(1)) % self.shares.len()
             }
-            (policy, _) => {
+            (policy, ..) => {
                 let is_asked_for = policy == PlacementPolicy::Load;
                 self.counters.by_load += u64::from(is_asked_for);
                 self.counters.fell_back += u64::from(!is_asked_for);
@@ -280,7 +286,16 @@ mod tests {
     fn lane(placement: &mut Placement, qid: u16, arrival: Arrival) -> usize {
         let reactor = placement.on_accept(arrival);
         let qid = Qid::new(qid);
-        placement.on_connect(Connecting { reactor, qid, counted_napi: arrival.napi_id, arrival })
+        let counted_napi = arrival.napi_id;
+        placement.on_connect(Connecting { reactor, qid, counted_napi, arrival, near_partition: None })
+    }
+
+    /// As [`lane`], of a host that wants it near a partition.
+    fn lane_near(placement: &mut Placement, partition: u16, arrival: Arrival) -> usize {
+        let reactor = placement.on_accept(arrival);
+        let (qid, near_partition) = (Qid::new(1), Some(partition));
+        let counted_napi = arrival.napi_id;
+        placement.on_connect(Connecting { reactor, qid, counted_napi, arrival, near_partition })
     }
 
     #[test]
@@ -336,8 +351,8 @@ mod tests {
         assert_eq!(lane(&mut placement, 1, through(7)), 0);
         assert_eq!(lane(&mut placement, 2, through(8)), 1);
         let reactor = placement.on_accept(through(7));
-        let lane =
-            Connecting { reactor, qid: Qid::new(3), counted_napi: NonZeroU32::new(7), arrival: through(8) };
+        let (qid, counted_napi) = (Qid::new(3), NonZeroU32::new(7));
+        let lane = Connecting { reactor, qid, counted_napi, arrival: through(8), near_partition: None };
         assert_eq!((reactor, placement.on_connect(lane)), (0, 1));
         assert_eq!((placement.counters().moved, placement.counters().napi_changed), (1, 1));
     }
@@ -358,6 +373,27 @@ mod tests {
         let mut placement = placement(PlacementPolicy::Queue, 3);
         assert_eq!([1, 2, 3, 4, 1].map(|qid| lane(&mut placement, qid, NOWHERE)), [0, 1, 2, 0, 0]);
         assert_eq!(placement.counters().by_queue, 5);
+    }
+
+    #[test]
+    fn a_lane_goes_to_the_partition_that_its_host_names_if_there_is_one() {
+        let mut placement = placement(PlacementPolicy::Load, 3);
+        assert_eq!([2, 2, 0].map(|partition| lane_near(&mut placement, partition, NOWHERE)), [2, 2, 0]);
+        assert_eq!(lane_near(&mut placement, 3, NOWHERE), 1, "by load");
+        placement.set_policy(PlacementPolicy::Queue);
+        assert_eq!(lane_near(&mut placement, 1, NOWHERE), 1);
+        assert_eq!(lane_near(&mut placement, u16::MAX, NOWHERE), 0, "by its queue");
+        let PlacementCounters { by_partition, by_load, by_queue, .. } = placement.counters();
+        assert_eq!((by_partition, by_load, by_queue), (4, 1, 1));
+    }
+
+    #[test]
+    fn a_lane_that_is_aligned_with_its_device_queue_stays_so() {
+        let mut placement = placement(PlacementPolicy::Napi, 2);
+        assert_eq!([7, 8].map(|napi| lane(&mut placement, 1, through(napi))), [0, 1]);
+        assert_eq!(lane_near(&mut placement, 0, through(8)), 1);
+        assert_eq!(lane_near(&mut placement, 0, NOWHERE), 0);
+        assert_eq!((placement.counters().by_napi, placement.counters().by_partition), (3, 1));
     }
 
     #[test]
@@ -388,8 +424,9 @@ mod tests {
                     continue;
                 }
                 let arrival = through(napi / 2);
+                let (counted_napi, near_partition) = (NonZeroU32::new(napi), (fate == 1).then_some(qid));
                 let connecting =
-                    Connecting { reactor, qid: Qid::new(qid), counted_napi: NonZeroU32::new(napi), arrival };
+                    Connecting { reactor, qid: Qid::new(qid), counted_napi, arrival, near_partition };
                 let to = placement.on_connect(connecting);
                 prop_assert!(to < 3);
                 let mut left = Left { reactor: to, napi: arrival.napi_id, is_io: true };

@@ -342,6 +342,8 @@ pub struct PlacementCounters {
     pub by_cpu: u64,
     /// By the queue id.
     pub by_queue: u64,
+    /// By the partition of keys that the host wants the lane near.
+    pub by_partition: u64,
     /// By load, because the configured criterion is unknown: no such device, or no reactor on that core.
     pub fell_back: u64,
     /// Lanes handed over to another reactor at Connect.

@@ -106,6 +106,7 @@ impl ConnectSpec {
             queue_entries: 32,
             attributes: wire::fabrics::ConnectAttributes::default(),
             kato_ms: 5000,
+            near_partition: None,
         };
         Self { command, host, subnqn: subnqn.into(), cntlid: Cntlid::DYNAMIC }
     }

@@ -1,13 +1,19 @@
 //! Log pages and features beyond what hosts ask in their first minutes. wire §11, §12, hostile inputs M2, M3, Q14
 
+use std::sync::Arc;
+
 use nvlane_subsystem::controller::error_log::Failure;
 use nvlane_subsystem::message::{Request, RequestKind};
 use proptest::prelude::*;
+use store::{KeyValueSettings, KeyValueStore, Partitioning, Store};
 use wire::feature::{Fid, GetFeatures, HostBehavior, NumberOfQueues, TemperatureThreshold, Timestamp};
 use wire::id::{Csi, Nsid, Qid};
+use wire::identify::Cns;
+use wire::identify::command_set::{KvNamespace, KvVendorCommands};
 use wire::log::ana::ANA_GROUPS_ONLY;
 use wire::log::error::ErrorEntry;
 use wire::log::health::{FirmwareSlots, HealthLog};
+use wire::log::partition_map::PartitionMapLog;
 use wire::log::support::FeaturesAndEffects;
 use wire::log::{GetLogPage, Lid};
 use wire::sgl::Sgl;
@@ -15,7 +21,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::zerocopy::{FromBytes, IntoBytes};
 
-use crate::harness::{Association, DISKS, HOST, OTHER_HOST, SECOND_NS, SERVICE, Target, host};
+use crate::harness::{Association, DISKS, HOST, OTHER_HOST, SECOND_NS, SERVICE, Target, add_namespace, host};
 
 const INVALID_FIELD: Status = Status::INVALID_FIELD.with_dnr();
 
@@ -210,6 +216,52 @@ fn a_namespace_has_a_health_log_and_no_other_page() {
         (Lid::FIRMWARE_SLOTS, 1, INVALID_FIELD),
     ] {
         assert_eq!(target.ask(association.admin, of(lid, nsid)).status, status);
+    }
+}
+
+/// docs/kv-commands.md §6
+#[test]
+fn a_host_learns_how_the_keys_of_a_namespace_that_it_sees_are_divided() {
+    let settings = |bytes| KeyValueSettings {
+        bytes,
+        evicts: true,
+        item_bytes: 1 << 10,
+        allows_flush: false,
+        prefaults: false,
+    };
+    let store = |reactor_count| {
+        let store = Arc::new(KeyValueStore::in_memory(settings(16 << 20)));
+        store.set_reactor_count(reactor_count).unwrap();
+        store
+    };
+    let mut target = Target::new();
+    let (divided, whole) = (store(3), store(1));
+    target.apply(vec![add_namespace(7, Store::Keys(Arc::clone(&divided)))]);
+    target.apply(vec![add_namespace(8, Store::Keys(whole))]);
+    let admin = target.ready(host(HOST), DISKS, 0).admin;
+    let of = |nsid, length: u32| {
+        let page =
+            GetLogPage { lid: Lid::PARTITION_MAP, length_bytes: length.into(), ..GetLogPage::default() };
+        page.to_sqe(nsid).with_data(Sgl::transport(length))
+    };
+    let mut map = |nsid| {
+        let page = target.data(admin, of(Nsid::new(nsid), 64));
+        PartitionMapLog::read_from_bytes(&page).unwrap().map()
+    };
+    let Partitioning { seed, count } = divided.partitioning().unwrap();
+    assert_eq!(map(7), Some((seed, count)));
+    assert_eq!((map(8), map(1)), (None, None), "one partition, and blocks");
+    let supported = target.data(admin, get(Lid::SUPPORTED_PAGES, 0, 1024));
+    assert_eq!(supported[4 * 0xC0], 1);
+    for nsid in [Nsid::new(77), Nsid::ALL, Nsid::NONE] {
+        assert_eq!(target.ask(admin, of(nsid, 64)).status, Status::INVALID_NAMESPACE.with_dnr());
+    }
+    for (nsid, has_map) in [(7, true), (8, false)] {
+        let identify = Sqe::identify_in(Csi::KV, Cns::COMMAND_SET_NAMESPACE, Nsid::new(nsid));
+        let identify = target.data(admin, identify.with_data(Sgl::transport(4096)));
+        let identify = KvNamespace::read_from_bytes(&identify).unwrap();
+        let vendor = identify.vendor().unwrap();
+        assert_eq!(vendor.commands.contains(KvVendorCommands::PARTITION_MAP), has_map);
     }
 }
 

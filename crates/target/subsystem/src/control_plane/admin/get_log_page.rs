@@ -9,9 +9,11 @@ mod health;
 
 use std::sync::Arc;
 
+use store::KeyValueStore;
 use wire::id::{Csi, Nsid};
 use wire::log::ana::{ANA_GROUPS_ONLY, AnaLogWriter, AnaState, ana_log_bytes};
 use wire::log::health::FirmwareSlots;
+use wire::log::partition_map::PartitionMapLog;
 use wire::log::support::{FeaturesAndEffects, PageSupport, SupportedPages};
 use wire::log::{GetLogPage, Lid};
 use wire::sqe::Sqe;
@@ -35,6 +37,9 @@ const IO_PAGES: &[Lid] = &[
     Lid::FEATURES_AND_EFFECTS,
 ];
 
+/// Pages of controllers with key-value namespaces, beside those.
+const KEY_VALUE_PAGES: &[Lid] = &[Lid::PARTITION_MAP];
+
 /// Pages of discovery controllers.
 const DISCOVERY_PAGES: &[Lid] = &[Lid::SUPPORTED_PAGES, Lid::ERROR, Lid::DISCOVERY];
 
@@ -46,12 +51,12 @@ pub(crate) fn tells_traffic(sqe: &Sqe) -> bool {
 /// Answers a Get Log Page.
 pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> AdminOutcome {
     let command = GetLogPage::from_sqe(sqe);
-    if !pages(record.key.kind).contains(&command.lid) {
+    if !pages(record.key.kind, around).any(|lid| *lid == command.lid) {
         return Err(Status::INVALID_LOG_PAGE.with_dnr());
     }
-    // Only the health log can be requested per namespace. wire §11
+    // Only the health log and the partition map can be requested per namespace. wire §11
     if sqe.nsid().is_one_namespace() {
-        if command.lid != Lid::SMART {
+        if command.lid != Lid::SMART && command.lid != Lid::PARTITION_MAP {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         if !around.namespaces().any(|(nsid, _)| nsid == sqe.nsid()) {
@@ -77,11 +82,13 @@ pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, 
     Ok(Reply { result: 0, data: Some(data.into()) })
 }
 
-fn pages(kind: ControllerKind) -> &'static [Lid] {
-    match kind {
-        ControllerKind::Io(_) => IO_PAGES,
-        ControllerKind::Discovery => DISCOVERY_PAGES,
-    }
+fn pages(kind: ControllerKind, around: &Surroundings<'_>) -> impl Iterator<Item = &'static Lid> + use<> {
+    let (always, of_keys): (&'static [Lid], &'static [Lid]) = match kind {
+        ControllerKind::Io(_) if around.has_key_value() => (IO_PAGES, KEY_VALUE_PAGES),
+        ControllerKind::Io(_) => (IO_PAGES, &[]),
+        ControllerKind::Discovery => (DISCOVERY_PAGES, &[]),
+    };
+    always.iter().chain(of_keys)
 }
 
 fn page(
@@ -91,7 +98,7 @@ fn page(
     nsid: Nsid,
 ) -> Result<Arc<[u8]>, Status> {
     Ok(match command.lid {
-        Lid::SUPPORTED_PAGES => supported_pages(record.key.kind).into(),
+        Lid::SUPPORTED_PAGES => supported_pages(record.key.kind, around).into(),
         Lid::ERROR => record.errors.page().into(),
         Lid::SMART => health::page(record, around, nsid).into(),
         Lid::FIRMWARE_SLOTS => {
@@ -107,6 +114,7 @@ fn page(
         Lid::ANA => ana(record, around, command.lsp & ANA_GROUPS_ONLY != 0).into(),
         Lid::FEATURES_AND_EFFECTS => features().into(),
         Lid::DISCOVERY => discovery(record, around, command.offset),
+        Lid::PARTITION_MAP => partition_map(around, nsid)?.as_bytes().into(),
         _ => return Err(Status::INVALID_LOG_PAGE.with_dnr()),
     })
 }
@@ -119,12 +127,19 @@ fn on_read(record: &mut ControllerRecord, command: &GetLogPage, length: usize) {
     }
 }
 
-fn supported_pages(kind: ControllerKind) -> Vec<u8> {
+fn supported_pages(kind: ControllerKind, around: &Surroundings<'_>) -> Vec<u8> {
     let mut log = SupportedPages::default();
-    for lid in pages(kind) {
+    for lid in pages(kind, around) {
         log.set_page(*lid, PageSupport::default().with_supported(true));
     }
     log.as_bytes().to_vec()
+}
+
+/// How the partition of a key is found, of a namespace that the host sees. docs/kv-commands.md §6
+fn partition_map(around: &Surroundings<'_>, nsid: Nsid) -> Result<PartitionMapLog, Status> {
+    let namespace = around.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+    let partitioning = namespace.store.keys().and_then(KeyValueStore::partitioning);
+    Ok(partitioning.map_or_else(PartitionMapLog::none, |map| PartitionMapLog::new(map.seed, map.count)))
 }
 
 /// One group, optimized, with every namespace. wire §19

@@ -113,6 +113,8 @@ pub struct Connecting {
     pub counted_napi: Option<NonZeroU32>,
     /// Where its last packet was received.
     pub arrival: Arrival,
+    /// The partition of key-value namespaces that its host wants it near: each reactor has the one with its number.
+    pub near_partition: Option<u16>,
 }
 
 /// A lane that has ended.

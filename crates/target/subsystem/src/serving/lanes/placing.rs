@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use proto::ControllerQueue;
 use reactor::{Io, SocketId};
+use wire::fabrics::ConnectCommand;
 
 use super::LaneServer;
 use crate::control_plane::admission::reason;
@@ -47,7 +48,11 @@ impl LaneServer {
         let peer = lane.peer;
         let counted_napi = std::mem::replace(&mut lane.napi, arrival.napi_id);
         lane.counters.napi_id.set(arrival.napi_id.map_or(0, |id| id.get().into()));
-        let connecting = Connecting { reactor, qid, counted_napi, arrival };
+        let near_partition = match &request.kind {
+            RequestKind::Command { sqe, .. } => ConnectCommand::from_sqe(sqe).near_partition,
+            _ => None,
+        };
+        let connecting = Connecting { reactor, qid, counted_napi, arrival, near_partition };
         if arrival.napi_id.is_none()
             && io.busy_polling().wanted.is_on()
             && !std::mem::replace(&mut self.has_told_unpolled, true)

@@ -66,6 +66,8 @@ pub(super) fn key_value(
     let mut vendor = KvVendorArea::default();
     vendor.version.set(1);
     vendor.commands = KvVendorCommands::BATCH | KvVendorCommands::ATOMIC | KvVendorCommands::VECTOR;
+    let has_map = namespace.store.keys().is_some_and(|keys| keys.partitioning().is_some());
+    vendor.commands.set(KvVendorCommands::PARTITION_MAP, has_map);
     vendor.batch_operations_max.set(OPERATION_COUNT_MAX.into());
     vendor.batch_bytes_max.set(limits.transfer_bytes_max);
     vendor.vector_bytes_max.set(VECTOR_BYTES_MAX);
