@@ -68,7 +68,8 @@ impl Pairs {
             .with_lanes(load.lanes)
             .with_depth(load.lane_depth().clamp(2, Options::DEPTH_MAX))
             // The first use of memory by the target may be slow: page faults.
-            .with_command_timeout(Duration::from_secs(120));
+            .with_command_timeout(Duration::from_secs(120))
+            .tuned(|tuning| tuning.follows_partitions = load.follows_partitions);
         let association = Association::connect(self.served.address(), options)?;
         let namespace = association.addressed_key_value()?;
         let account = self.served.account();

@@ -3,6 +3,7 @@
 //! A key is the sixteen hexadecimal digits of its number; counters have names of their own. A value names its key and
 //! the store that wrote it, so that [`verify`](KeyValueLoad::verify) can check each that is retrieved.
 
+mod own_keys;
 mod value;
 mod worker;
 
@@ -162,6 +163,9 @@ pub struct KeyValueLoad {
     pub depth: u16,
     /// Lanes, each with a thread.
     pub lanes: u16,
+    /// Divides the keys among the lanes as the target divides them among its reactors, if it tells that and there are as
+    /// many lanes as partitions: each lane has the keys of the partition that it is near.
+    pub follows_partitions: bool,
     /// Stores every key before anything else.
     pub fill: bool,
     /// Checks every value that is retrieved.
@@ -186,6 +190,7 @@ impl Default for KeyValueLoad {
             batch: 1,
             depth: 32,
             lanes: 1,
+            follows_partitions: false,
             fill: true,
             verify: false,
             warm_up: Duration::from_secs(1),
@@ -250,6 +255,8 @@ pub struct KeyValueResult {
     pub mismatch_count: u64,
     /// Bytes of values.
     pub value_bytes: u64,
+    /// Whether each lane had the keys of a partition only.
+    pub is_divided: bool,
     /// Duration of the measurement.
     pub elapsed: Duration,
     /// Processor time of this process meanwhile.
@@ -365,6 +372,7 @@ pub fn run(
     let workers = (0..load.lanes)
         .map(|lane| Worker::new(association, namespace, load, lane))
         .collect::<Result<Vec<_>, _>>()?;
+    let is_divided = workers.iter().all(Worker::is_divided);
     let phase = AtomicU8::new(FILLING);
     let filled = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -405,7 +413,7 @@ pub fn run(
         wait(load.runtime);
         phase.store(DONE, Ordering::Relaxed);
         let after = (before.0.elapsed(), cpu::of_process(), target());
-        let mut result = KeyValueResult { elapsed: after.0, ..KeyValueResult::default() };
+        let mut result = KeyValueResult { elapsed: after.0, is_divided, ..KeyValueResult::default() };
         result.generator = after.1? - before.1?;
         let drain = if stops() { load.drain.min(DRAIN_STOPPED) } else { load.drain };
         let end = Instant::now() + drain;
@@ -434,6 +442,8 @@ pub struct Report {
     batch: u16,
     depth: u16,
     lanes: u16,
+    /// Each lane had the keys of a partition only.
+    is_divided: bool,
     is_verified: bool,
     seconds: f64,
     operations: u64,
@@ -482,6 +492,7 @@ impl Report {
             batch: load.batch,
             depth: load.depth,
             lanes: load.lanes,
+            is_divided: result.is_divided,
             is_verified: load.verify,
             seconds,
             operations: result.count(),
@@ -523,6 +534,9 @@ impl fmt::Display for Report {
             if self.lanes == 1 { "lane" } else { "lanes" },
             self.seconds,
         )?;
+        if self.is_divided {
+            writeln!(f, "each lane has the keys of the partition that it is near")?;
+        }
         writeln!(
             f,
             "{:<8} {:>12} {:>12} {:>9} {:>9} {:>9} {:>9}",

@@ -11,8 +11,10 @@ use crate::key_value::{Pairs, mix};
 const COUNTS: [u32; 4] = [1, 2, 4, 8];
 
 const REACTORS: &str = "reactors";
+/// Reactors, each of which gets only the keys of its own partition.
+const WITH_MAP: &str = "reactors with map";
 const TARGETS: &str = "targets";
-const WAYS: [&str; 2] = [REACTORS, TARGETS];
+const WAYS: [&str; 3] = [REACTORS, WITH_MAP, TARGETS];
 
 const KINDS: [&str; 2] = ["get", "set"];
 
@@ -24,7 +26,8 @@ pub(crate) const ABOUT: About = About {
     name: "kv-scaling",
     title: "Do n cores serve n times the operations of one?",
     method: "Gets and sets on 100,000 keys of 16 bytes, values of 32, batches of 64, four in flight on each lane. Reactors: one target with a \
-             reactor and a lane for each core, each of which uses the partitions of keys of all where they lie. Targets: \
+             reactor and a lane for each core, each of which uses the partitions of keys of all where they lie. Reactors with map: the host \
+             learns how the target divides keys, places a lane on each reactor, and sends each key on the lane of its partition. Targets: \
              processes with one reactor and one lane each, whose keys have nothing to do with each other, which is what KV-Direct's cards \
              are in one server. Each reactor has a core, the load has as many others where there are enough; otherwise all share all cores, and \
              the row says so. Speed is for each second of the targets' processor time, so it does not matter how long they wait for a shared \
@@ -42,10 +45,10 @@ pub(crate) const ABOUT: About = About {
     columns: "whole_cores_ops ops_per_cpu ops target_ns cores_used is_shared",
 };
 
-/// The targets of each row.
+/// The targets of each row, by whether each has one reactor, and their number.
 #[derive(Debug, Default)]
 pub(crate) struct KvScaling {
-    pairs: Kept<(String, u32), Vec<Pairs>>,
+    pairs: Kept<(bool, u32), Vec<Pairs>>,
     /// Cores of this machine, or of the study server for targets.
     core_count: usize,
     is_remote: bool,
@@ -69,13 +72,13 @@ impl KvScaling {
                 pairs.fill(bench, load("set", 1))?;
                 Ok(pairs)
             };
-            if way == REACTORS {
-                serve((0, cores)).map(|pairs| vec![pairs])
-            } else {
+            if way == TARGETS {
                 (0..).zip(cores.chunks(1)).map(serve).collect()
+            } else {
+                serve((0, cores)).map(|pairs| vec![pairs])
             }
         };
-        self.pairs.get((way.to_owned(), cell.word("count")), fill)
+        self.pairs.get((way == TARGETS, cell.word("count")), fill)
     }
 }
 
@@ -89,7 +92,14 @@ impl Experiment for KvScaling {
         let of = |kind: &'static str, way: &'static str, count: u32| {
             Cell::new(cell_name(kind, way, count)).with("kind", kind).with("way", way).with("count", count)
         };
-        let of_way = |(kind, way)| COUNTS.map(|count| of(kind, way, count));
+        // With one reactor there is no map.
+        let is_meant = |way: &str, count: u32| way != WITH_MAP || count > 1;
+        let of_way = |(kind, way)| {
+            COUNTS
+                .into_iter()
+                .filter(move |count| is_meant(way, *count))
+                .map(move |count| of(kind, way, count))
+        };
         KINDS.into_iter().flat_map(|kind| WAYS.map(|way| (kind, way))).flat_map(of_way).collect()
     }
 
@@ -137,10 +147,14 @@ impl Experiment for KvScaling {
         };
         let Some(division) = division else { return Ok(Values::new()) };
         let is_shared = division.is_shared;
-        let (kind, is_one) = (cell.text("kind"), cell.text("way") == REACTORS);
+        let (kind, way) = (cell.text("kind"), cell.text("way"));
         let targets = self.targets(cell, &division.targets, bench)?;
-        let lanes = if is_one { u16::try_from(count).expect("a few reactors") } else { 1 };
-        let results = run_together(targets, &division, &load(kind, lanes), bench)?;
+        let lanes = if way == TARGETS { 1 } else { u16::try_from(count).expect("a few reactors") };
+        let load = KeyValueLoad { follows_partitions: way == WITH_MAP, ..load(kind, lanes) };
+        let results = run_together(targets, &division, &load, bench)?;
+        if results.iter().any(|result| result.is_divided != load.follows_partitions) {
+            return Err(Error::Load(format!("the keys of {way:?} are not divided as they should be")));
+        }
         Ok(values(&results, count, is_shared))
     }
 
@@ -148,9 +162,9 @@ impl Experiment for KvScaling {
         for kind in KINDS {
             for way in WAYS {
                 for count in COUNTS.into_iter().skip(1) {
-                    let of = |count| cell_name(kind, way, count);
-                    let times = measured.ratio(&of(count), &of(1), "whole_cores_ops");
-                    headlines.tell(format!("{kind}_{count}_{way}_over_1"), times);
+                    let one = cell_name(kind, if way == TARGETS { TARGETS } else { REACTORS }, 1);
+                    let times = measured.ratio(&cell_name(kind, way, count), &one, "whole_cores_ops");
+                    headlines.tell(format!("{kind}_{count}_{}_over_1", way.replace(' ', "_")), times);
                 }
             }
         }
@@ -163,7 +177,11 @@ impl Experiment for KvScaling {
         };
         let figure = |title: String, note: &str, kind: &str, value: &str| {
             let of = |way: &str| {
-                let label = if way == REACTORS { "one target" } else { "a target for each core" };
+                let label = match way {
+                    REACTORS => "one target",
+                    WITH_MAP => "one target, keys by its map",
+                    _ => "a target for each core",
+                };
                 bars(label, measured, COUNTS.map(|count| cell_name(kind, way, count)), value)
             };
             let names = COUNTS.map(name).to_vec();
@@ -260,7 +278,7 @@ mod tests {
     fn rows_without_cores_have_no_number_and_a_reason() {
         let cells = KvScaling::default().cells().into_iter().map(|cell| {
             let count = cell.word("count");
-            let ops = f64::from(count) * if cell.text("way") == REACTORS { 0.8 } else { 1.0 };
+            let ops = f64::from(count) * if cell.text("way") == TARGETS { 1.0 } else { 0.8 };
             let round = vec![("whole_cores_ops", ops), ("is_shared", f64::from(u8::from(count == 2)))];
             (cell, vec![if count <= 2 { round } else { Vec::new() }])
         });
@@ -269,7 +287,8 @@ mod tests {
         let headline = scaling.headline(&measured);
         assert_eq!(of_key(&headline, "get_2_targets_over_1").value, 2.0);
         assert_eq!(of_key(&headline, "set_2_reactors_over_1").value, 2.0);
-        assert_eq!(headline.len(), 4);
+        assert_eq!(of_key(&headline, "get_2_reactors_with_map_over_1").value, 2.0);
+        assert_eq!(headline.len(), 6);
         assert_eq!(
             scaling.conditions(&measured).unwrap(),
             "There are 2 cores. With 2 the load shares the cores of the targets. 4, 8: n/a, because there are fewer cores."

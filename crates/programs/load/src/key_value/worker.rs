@@ -15,6 +15,7 @@ use host::{
 };
 use wire::status::Status;
 
+use super::own_keys::OwnKeys;
 use super::value::{check, counter, fill, key};
 use super::{ABANDONED, DONE, FILLING, KeyValueError, KeyValueLoad, KeyValueResult, Kind, MEASURING};
 use crate::keys::Keys;
@@ -25,6 +26,9 @@ const VECTOR: (ElementCode, VectorFunction) = (ElementCode::U64, VectorFunction:
 
 /// Content of values that are not verified.
 const FILL: u8 = 0x5A;
+
+/// Keys that are drawn for each lane until one belongs to this lane; after that any key will do.
+const DRAWS_PER_LANE: u32 = 64;
 
 /// Longest wait for completions before the phase and the deadlines are checked.
 const LOOK: Duration = Duration::from_millis(20);
@@ -65,7 +69,9 @@ impl Operation {
 /// A lane and its load.
 pub(super) struct Worker<'a> {
     lane: Lane<Vec<u8>>,
+    association: Association,
     namespace: KeyValueNamespace,
+    own_keys: OwnKeys,
     load: &'a KeyValueLoad,
     lane_number: u64,
     keys: Keys,
@@ -76,11 +82,18 @@ pub(super) struct Worker<'a> {
     inserted_count: u64,
     /// Keys that are still to be stored before the load, and where the next of them is.
     to_fill: std::ops::Range<u64>,
+    /// Whether it stores only its own keys of them.
+    fills_own: bool,
     /// For values of batches.
     value: Vec<u8>,
 }
 
 impl<'a> Worker<'a> {
+    /// Whether it has the keys of a partition only.
+    pub(super) fn is_divided(&self) -> bool {
+        self.own_keys.is_divided()
+    }
+
     pub(super) fn new(
         association: &Association,
         namespace: &KeyValueNamespace,
@@ -111,9 +124,20 @@ impl<'a> Worker<'a> {
         };
         let (lane_number, lanes) = (u64::from(number), u64::from(load.lanes));
         let share = |lane: u64| load.keys / lanes * lane + (load.keys % lanes).min(lane);
+        let lane = association.lane()?;
+        let mut own_keys = OwnKeys::new(lane.number(), load.lanes, load.keys, load.follows_partitions);
+        own_keys.follow(association, namespace, Instant::now(), key);
+        let to_fill = match (load.fill, own_keys.is_divided()) {
+            (false, _) => 0..0,
+            // Each lane passes over the others' keys.
+            (true, true) => 0..load.keys,
+            (true, false) => share(lane_number)..share(lane_number + 1),
+        };
         Ok(Self {
-            lane: association.lane()?,
+            lane,
+            association: association.clone(),
             namespace: *namespace,
+            own_keys,
             load,
             lane_number,
             keys: Keys::new(load.distribution, load.keys, load.seed),
@@ -122,7 +146,8 @@ impl<'a> Worker<'a> {
             result: KeyValueResult::default(),
             version: lane_number << 48,
             inserted_count: 0,
-            to_fill: if load.fill { share(lane_number)..share(lane_number + 1) } else { 0..0 },
+            fills_own: load.fill && to_fill == (0..load.keys),
+            to_fill,
             value: if load.batch > 1 { vec![FILL; largest as usize] } else { Vec::new() },
         })
     }
@@ -174,6 +199,9 @@ impl<'a> Worker<'a> {
             }
             self.lane.wait(&mut completions, LOOK);
             let now = Instant::now();
+            if self.to_fill.is_empty() {
+                self.own_keys.follow(&self.association, &self.namespace, now, key);
+            }
             if phase.load(Ordering::Relaxed) == ABANDONED {
                 self.give_up("no answer in the time after the end".into());
                 return Ok(());
@@ -220,19 +248,37 @@ impl<'a> Worker<'a> {
             return Some(second);
         }
         if self.load.fill && !self.to_fill.is_empty() {
-            let number = self.to_fill.next()?;
+            let (own_keys, fills_own) = (&self.own_keys, self.fills_own);
+            let is_meant = |number: &u64| !fills_own || own_keys.is_own(Some(*number), || key(*number));
+            let number = self.to_fill.find(is_meant)?;
             return Some(Operation { kind: Kind::Set, number, is_second: false, is_found: false });
         }
         let kind = self.load.mix.kind(self.prng.below(100));
-        let number = match kind {
+        let mut number = self.draw_number(kind);
+        if self.own_keys.is_divided() {
+            for _ in 0..DRAWS_PER_LANE * u32::from(self.load.lanes) {
+                let is_own = match kind {
+                    Kind::Add => self.own_keys.is_own(None, || counter(number)),
+                    _ => self.own_keys.is_own(Some(number), || key(number)),
+                };
+                if is_own {
+                    break;
+                }
+                number = self.draw_number(kind);
+            }
+        }
+        Some(Operation { kind, number, is_second: false, is_found: false })
+    }
+
+    fn draw_number(&mut self, kind: Kind) -> u64 {
+        match kind {
             Kind::Insert => {
                 self.inserted_count += 1;
                 // Beyond the keys that are there, and each lane's apart.
                 self.load.keys + self.inserted_count * u64::from(self.load.lanes) + self.lane_number
             }
             _ => self.keys.draw(&mut self.prng),
-        };
-        Some(Operation { kind, number, is_second: false, is_found: false })
+        }
     }
 
     fn size(&mut self) -> u32 {

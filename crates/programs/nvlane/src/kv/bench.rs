@@ -65,6 +65,10 @@ pub(super) struct BenchArguments {
     /// Lanes: queue pairs, each on its own connection with its own thread.
     #[arg(short = 'P', long, default_value_t = 1, help_heading = "Load")]
     lanes: u16,
+    /// Send any key on any lane. Without this, each lane has the keys of the target's reactor that it is placed on, if the
+    /// target tells how it divides keys (nvlane, in memory) and there is a lane for each reactor.
+    #[arg(long, help_heading = "Load")]
+    no_partition_map: bool,
     /// Cores for the lanes' threads, such as 0,2-5, assigned round robin. [default: any]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores, help_heading = "Load")]
     cores: Option<CoreList>,
@@ -113,6 +117,7 @@ pub(super) fn bench(arguments: &BenchArguments) -> Ended {
     }
     let (address, options) = with_subsystem(address.clone(), |address| arguments.way.options(address))?;
     let (address, options) = (&address, options.with_lanes(load.lanes).with_depth(depth.max(2)));
+    let options = options.tuned(|tuning| tuning.follows_partitions = load.follows_partitions);
     let association = Association::connect(address, options)?;
     let namespace = association.addressed_key_value()?;
     let target = address.resolve().ok().and_then(|peers| local_pid(&peers)).map(ProcessAccount);
@@ -157,6 +162,7 @@ impl BenchArguments {
             batch: self.batch,
             depth: self.depth,
             lanes: self.lanes,
+            follows_partitions: !self.no_partition_map,
             fill: !self.no_fill,
             verify: self.verify,
             warm_up: self.warm_up,
