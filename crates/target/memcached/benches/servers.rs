@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! cargo bench -p nvlane-memcached --bench servers --
-//!     NAME=ADDR:PORT@PID ... [keys=N] [rounds=N] [seconds=N] [only=TEXT] [loads=N]
+//!     NAME=ADDR:PORT[,ADDR:PORT]@PID ... [keys=N] [rounds=N] [seconds=N] [only=TEXT] [loads=N]
 //! ```
+//!
+//! A server with a port for each partition (`--memcached ADDR:PORT?partitions`) is given all of them: connections use them in turn.
 //!
 //! Batches come from four connections of each load thread at once, so that a server is never idle. Servers take turns within each round;
 //! the table has the medians. *k/s* is the rate reached, *k/CPU s* the operations per second of the server's processor
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 
 struct Server {
     name: String,
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     pid: u32,
 }
 
@@ -129,8 +131,9 @@ fn run(server: &Server, work: &Work, keys: u64, seconds: f64, loads: u64) -> (f6
 /// Operations of one load thread, and their time, s.
 fn run_one(server: &Server, work: &Work, keys: u64, seconds: f64, seed: u64) -> (u64, f64) {
     let mut streams: Vec<TcpStream> = (0..work.connections)
-        .map(|_| {
-            let stream = TcpStream::connect(server.address).expect("a server");
+        .map(|at| {
+            let address = server.addresses[at % server.addresses.len()];
+            let stream = TcpStream::connect(address).expect("a server");
             stream.set_nodelay(true).expect("an option");
             stream
         })
@@ -159,8 +162,8 @@ fn run_one(server: &Server, work: &Work, keys: u64, seconds: f64, seed: u64) -> 
     (count, start.elapsed().as_secs_f64())
 }
 
-fn fill(server: &Server, keys: u64) {
-    let mut stream = TcpStream::connect(server.address).expect("a server");
+fn fill(address: SocketAddr, keys: u64) {
+    let mut stream = TcpStream::connect(address).expect("a server");
     let mut buffer = vec![0; 1 << 16];
     for first in (0..keys).step_by(256) {
         let mut text = String::new();
@@ -190,9 +193,10 @@ fn main() {
             Some(("loads", number)) => loads = number.parse().expect("a number"),
             Some(("seconds", number)) => seconds = number.parse().expect("a number"),
             Some((name, place)) => {
-                let (address, pid) = place.split_once('@').expect("ADDR:PORT@PID");
-                let (address, pid) = (address.parse().expect("an address"), pid.parse().expect("a pid"));
-                servers.push(Server { name: name.to_owned(), address, pid });
+                let (addresses, pid) = place.split_once('@').expect("ADDR:PORT@PID");
+                let addresses = addresses.split(',').map(|address| address.parse().expect("an address"));
+                let (addresses, pid) = (addresses.collect(), pid.parse().expect("a pid"));
+                servers.push(Server { name: name.to_owned(), addresses, pid });
             }
             None => {}
         }
@@ -200,8 +204,8 @@ fn main() {
     if servers.is_empty() {
         return println!("no servers given: see the top of benches/servers.rs");
     }
-    for server in &servers {
-        fill(server, keys);
+    for address in servers.iter().flat_map(|server| &server.addresses) {
+        fill(*address, keys);
     }
     println!("{keys} keys of 16 bytes, values of 32; medians of {rounds} rounds of {seconds} s");
     let work = |kind, batch, connections| Work { kind, batch, connections };
