@@ -11,8 +11,8 @@ use command_line::output;
 use store::{Size, Source};
 use subsystem::access::HostRights;
 use subsystem::config::{
-    AuthenticationConfig, ClientCertificates, ConfigFile, ListenerConfig, MemcachedListenerConfig,
-    ResolvedNamespace, ResolvedSubsystem, TargetConfig,
+    AuthenticationConfig, ClientCertificates, ConfigFile, ListenerConfig, MemcachedAddress,
+    MemcachedListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
 };
 use subsystem::identity::TargetIdentity;
 use subsystem::key_rights::KeyRights;
@@ -88,7 +88,7 @@ fn plan(config: &TargetConfig) -> String {
     let placeholder = TargetIdentity::new(Machine::named("unknown"), "", ([127, 0, 0, 1], 0).into());
     let subsystems = config.resolve(identity.as_ref().unwrap_or(&placeholder));
     for listener in &config.memcached {
-        let _ = writeln!(text, "{}", memcached_line(listener));
+        let _ = writeln!(text, "{}", memcached_line(listener, config.reactors.threads.count()));
     }
     if let Some(file) = &config.audit.file {
         let _ = writeln!(text, "Connects, authentications and refusals are appended to {}", file.display());
@@ -146,7 +146,7 @@ fn listener_line(listener: &ListenerConfig) -> String {
 }
 
 /// Where memcached clients connect, and the requirements on them.
-fn memcached_line(listener: &MemcachedListenerConfig) -> String {
+fn memcached_line(listener: &MemcachedListenerConfig, reactor_count: usize) -> String {
     let mut demands = Vec::new();
     if let Some(tls) = &listener.tls {
         demands.push(match (&tls.client_ca, tls.clients) {
@@ -161,7 +161,17 @@ fn memcached_line(listener: &MemcachedListenerConfig) -> String {
         demands.push(format!("from {}", prefixes.join(", ")));
     }
     let demands = if demands.is_empty() { "without any restriction".into() } else { demands.join(", ") };
-    format!("memcached clients connect at {}, {demands}, to the first key-value namespace", listener.address)
+    let MemcachedAddress::Partitions(first) = listener.address else {
+        let address = &listener.address;
+        return format!(
+            "memcached clients connect at {address}, {demands}, to the first key-value namespace"
+        );
+    };
+    let ports = match first.port() {
+        0 => format!("{}, {reactor_count} free ports", first.ip()),
+        port => format!("{first} to {}", usize::from(port) + reactor_count.saturating_sub(1)),
+    };
+    format!("memcached clients connect at {ports}, {demands}: each port has the keys of one partition")
 }
 
 fn access_line(

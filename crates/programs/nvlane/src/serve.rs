@@ -125,7 +125,8 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "FILE", requires = "tls", conflicts_with = "config")]
     tls_key: Option<PathBuf>,
     /// Address that memcached clients connect to, or unix:PATH[?mode=0666] for a Unix socket; they use the first kv
-    /// namespace. May be given several times.
+    /// namespace. With ?partitions behind PORT there is a port for each reactor, PORT and those behind it, each with keys
+    /// of its own: for clients that spread keys over servers. May be given several times.
     #[arg(long, value_name = "ADDR:PORT")]
     memcached: Vec<MemcachedAddress>,
     #[command(flatten)]
@@ -371,9 +372,8 @@ impl Serving<'_> {
         if self.arguments.run.is_empty() {
             return Ok(None);
         }
-        let memcached = target.memcached().first().map_or_else(String::new, |address| match address {
-            MemcachedAddress::Ip(address) => from_here(*address).to_string(),
-            unix @ MemcachedAddress::Unix { .. } => unix.to_string(),
+        let memcached = target.memcached().first().map_or_else(String::new, |address| {
+            address.ip().map_or_else(|| address.to_string(), |ip| from_here(ip).to_string())
         });
         let variables = [("NVLANE_ADDR", address(target, &self.config)), ("NVLANE_MEMCACHED", memcached)];
         let mut child = self.mask.with(|| run::start(&self.arguments.run, &variables))?;
@@ -648,6 +648,7 @@ fn announce(target: &Target, config: &TargetConfig) {
         let client_certificates = state.client_certificates;
         tracing::info!(
             address = %state.address,
+            partition = state.partition,
             tls,
             client_certificates,
             authentication,

@@ -122,6 +122,17 @@ pub struct ListenerStats {
     pub tls_failed_count: u64,
     /// The requirements of the connection's listener.
     pub trust: ListenerTrust,
+    /// The partition that the connection's listener is for, if it is for one only.
+    pub partition: Option<PartitionOfPort>,
+}
+
+/// The partition whose keys are those of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionOfPort {
+    /// Its number, from 0.
+    pub number: usize,
+    /// Number of partitions.
+    pub count: usize,
 }
 
 /// The requirements of a listener.

@@ -10,6 +10,7 @@
 //! Each key that is there throughout a dump is in it once, whatever happens to others meanwhile. The crawler's dumps
 //! are served one at a time, as in memcached, unless a client does not take its own.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::answer::AnswerId;
@@ -31,10 +32,10 @@ const ENDS: u8 = 1;
 #[derive(Debug)]
 pub(crate) struct Dump {
     pub(crate) form: DumpForm,
-    /// Number of partitions.
-    count: usize,
     /// The partition of the next piece.
     pub(crate) partition: usize,
+    /// The end of those that it is about.
+    partition_end: usize,
     /// Where it begins there.
     pub(crate) position: [u8; ListPosition::BYTES],
     /// The piece under way.
@@ -44,13 +45,19 @@ pub(crate) struct Dump {
 }
 
 impl Dump {
-    /// Begins a dump of `count` partitions. `None` if it has to wait for that of another session.
-    pub(crate) fn begin(form: DumpForm, count: usize, crawler: &Arc<Crawler>, now_s: u32) -> Option<Self> {
+    /// Begins a dump of these partitions. `None` if it has to wait for that of another session.
+    pub(crate) fn begin(
+        form: DumpForm,
+        partitions: Range<usize>,
+        crawler: &Arc<Crawler>,
+        now_s: u32,
+    ) -> Option<Self> {
         let turn = match form {
             DumpForm::Fields | DumpForm::Commands => Some(CrawlerTurn::take(crawler, now_s)?),
             DumpForm::Items { .. } => None,
         };
-        Some(Self { form, count, partition: 0, position: [0; ListPosition::BYTES], awaited: None, turn })
+        let Range { start: partition, end: partition_end } = partitions;
+        Some(Self { form, partition, partition_end, position: [0; ListPosition::BYTES], awaited: None, turn })
     }
 
     /// Notes that the next piece is requested, because the client has taken the one before it.
@@ -80,7 +87,7 @@ impl Dump {
                 return true;
             }
         }
-        let mut is_last = self.partition == self.count;
+        let mut is_last = self.partition == self.partition_end;
         if let DumpForm::Items { left: Some(left) } = &mut self.form {
             let line_count = memchr::memchr_iter(b'\n', piece).count();
             *left = left.saturating_sub(u32::try_from(line_count).unwrap_or(u32::MAX));

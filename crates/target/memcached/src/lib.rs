@@ -55,7 +55,7 @@ pub use answer::AnswerId;
 pub use collective::CollectiveRequest;
 pub use command::{Command, DumpForm, Header, Mode, Verb};
 pub use connection_stats::{ConnectionState, ConnectionStats, ListenerAddress};
-pub use counters::{CommandCounters, ListenerStats, ListenerTrust, PartitionStats};
+pub use counters::{CommandCounters, ListenerStats, ListenerTrust, PartitionOfPort, PartitionStats};
 pub use execute::{Executor, Service};
 pub use in_place::InPlace;
 pub use incoming::LargeStore;

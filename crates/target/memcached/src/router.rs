@@ -23,7 +23,7 @@ pub trait Router {
     fn in_place(&mut self) -> Option<InPlace<'_>> {
         None
     }
-    /// Its number, and the number of partitions.
+    /// Its number, and the number of partitions that the session's keys are in: 1 if its port is for its own one only.
     fn position(&self) -> (usize, usize);
     /// The number of the session, which accompanies the lines of a watcher.
     fn session(&self) -> u64;
@@ -40,7 +40,7 @@ pub trait Router {
     /// Requests the next piece of a value that another partition keeps;
     /// [`Session::on_piece`](crate::Session::on_piece) receives it.
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize);
-    /// Requests all connections, of every reactor; each answers to
+    /// Requests the connections of all of these partitions' reactors; each answers to
     /// [`Session::on_connections`](crate::Session::on_connections).
     fn request_connections(&mut self, id: AnswerId);
     /// The listeners.

@@ -50,6 +50,8 @@ const AWAITED_BYTES_FIRST: usize = OUTPUT_BYTES_MAX / 16;
 const SHORT_BYTES_MAX: usize = CHUNK_BYTES - 128 * 1024;
 /// The answer to a dump while another session has one.
 const DUMP_BUSY: &[u8] = b"BUSY currently processing crawler request\r\n";
+/// The answer to `cache_memlimit` where a port is for one partition: the limit is that of all.
+const LIMIT_OF_PORT: &str = "CLIENT_ERROR cache_memlimit not allowed on the port of one partition\r\n";
 /// Limit on queued answers behind an awaited one: with more, execution stops as well.
 const QUEUE_COUNT_MAX: usize = 4096;
 
@@ -344,7 +346,7 @@ impl Session {
 
     /// Handles requests that are not about a single key.
     fn on_other(&mut self, router: &mut impl Router, decoded: &Decoded<'_>) {
-        let (_, count) = router.position();
+        let (own, count) = router.position();
         match *decoded {
             Decoded::Version => {
                 let sink = self.sink().bytes_mut();
@@ -402,12 +404,14 @@ impl Session {
                 let executor = router.executor();
                 let (crawler, now_s) =
                     (&executor.service.watch.watchers().crawler, executor.partition.processor.now_s());
-                self.dump = Dump::begin(form, count, crawler, now_s).map(Box::new);
+                let partitions = if count == 1 { own..own + 1 } else { 0..count };
+                self.dump = Dump::begin(form, partitions, crawler, now_s).map(Box::new);
                 let answer = if self.dump.is_some() { form.start() } else { DUMP_BUSY };
                 self.sink().bytes_mut().extend_from_slice(answer);
             }
             Decoded::Limit { megabytes, is_quiet } => {
-                if let Some(refusal) = limit_refusal(megabytes, count) {
+                let of_port = router.listener_stats().partition.map(|_| LIMIT_OF_PORT.to_owned());
+                if let Some(refusal) = of_port.or_else(|| limit_refusal(megabytes, count)) {
                     if !is_quiet {
                         self.sink().bytes_mut().extend_from_slice(refusal.as_bytes());
                     }

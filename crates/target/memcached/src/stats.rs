@@ -9,7 +9,7 @@ use std::fs;
 use kv::REGION_BYTES;
 use memory::LINE_BYTES;
 
-use crate::counters::{CommandCounters, ListenerStats, PartitionStats};
+use crate::counters::{CommandCounters, ListenerStats, PartitionOfPort, PartitionStats};
 use crate::execute::Executor;
 
 /// The version reported by `version`. Clients derive from its number which commands are supported.
@@ -164,6 +164,10 @@ impl Executor<'_> {
             each("log_limit_bytes", &log.live_bytes_max.to_string());
             each("log_headroom_bytes", &log.headroom_bytes.to_string());
             each("store_log_full", &d.log_full_count.to_string());
+        }
+        if let Some(PartitionOfPort { number, count }) = listener.partition {
+            each("partition", &number.to_string());
+            each("partition_count", &count.to_string());
         }
         if listener.trust.tls.is_some() {
             each("ssl_handshake_errors", &listener.tls_failed_count.to_string());

@@ -27,8 +27,8 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use crate::config::{
-    ConfigPlace, ListenerConfig, PassedSources, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
-    TlsPolicy,
+    ConfigPlace, ListenerConfig, MemcachedListenerConfig, PassedSources, Problem, ResolvedNamespace,
+    ResolvedSubsystem, TargetConfig, TlsPolicy,
 };
 use crate::messages::message::{
     NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step,
@@ -36,6 +36,7 @@ use crate::messages::message::{
 use crate::messages::state::TargetState;
 use crate::names::identity;
 use crate::names::listener_gate::ListenerGate;
+use crate::names::memcached_trust::MemcachedTrust;
 use crate::objects::discovery::ListenerEntry;
 use crate::objects::subsystem::Subsystem;
 use diff::counted;
@@ -146,6 +147,8 @@ struct Read {
     keyring: Arc<Keyring>,
     trust: Vec<NewTrust>,
     passed: PassedSources,
+    /// Ports of partitions begin or end, which takes a restart: the memcached listeners stay.
+    keeps_memcached: bool,
 }
 
 /// A prepared change, and the resources that run once it is applied.
@@ -198,11 +201,14 @@ impl Operator {
         }
         let trust = config.read_memcached_trust()?;
         let mut memcached = Vec::new();
-        for (at, listener) in config.memcached.iter().enumerate() {
-            let bound = memcached::bind(&listener.address)
-                .map_err(|message| vec![Problem { place: ConfigPlace::Memcached(at), message }])?;
-            memcached.push(bound);
+        for (at, (listener, trust)) in config.memcached.iter().zip(trust).enumerate() {
+            for listener in listener.of_ports(reactor_count) {
+                let bound = memcached::bind(&listener.address)
+                    .map_err(|message| vec![Problem { place: ConfigPlace::Memcached(at), message }])?;
+                memcached.push((listener, trust.clone(), bound));
+            }
         }
+        let config = &config.with_ports(reactor_count);
         let first = sockets.first().map_or_else(|| SocketAddr::from(([0; 4], 0)), Listener::address);
         let discovery_nqn = config.discovery.nqn.clone();
         let identities = Identities::new(config, first).map_err(|problem| vec![problem])?;
@@ -237,8 +243,8 @@ impl Operator {
             operator.listeners.push(running);
             steps.push(step);
         }
-        for ((listener, trust), socket) in config.memcached.iter().zip(trust).zip(memcached) {
-            let (running, step) = operator.new_memcached_listener(listener, trust, socket);
+        for (listener, trust, socket) in memcached {
+            let (running, step) = operator.new_memcached_listener(&listener, trust, socket);
             operator.memcached.push(running);
             steps.push(step);
         }
@@ -325,14 +331,29 @@ impl Operator {
         }
         let passed = PassedSources::of(wanted);
         let keyring = read_keyring(wanted, &self.discovery_nqn)?;
-        let trust = wanted.memcached.iter().cloned().zip(wanted.read_memcached_trust()?).collect();
-        let outline = Outline::with_secrets(wanted, self.identities.target())?;
-        Ok(Read { outline, keyring, trust, passed })
+        let partition_count = u16::try_from(self.reactor_count).unwrap_or(u16::MAX);
+        let of_ports = |(listener, trust): (&MemcachedListenerConfig, MemcachedTrust)| {
+            listener.of_ports(partition_count).map(|port| (port, trust.clone())).collect::<Vec<_>>()
+        };
+        let trust = wanted.memcached.iter().zip(wanted.read_memcached_trust()?).flat_map(of_ports).collect();
+        let mut wanted = wanted.with_ports(partition_count);
+        // Keys are where clients of the other kind do not look for them.
+        let running = &self.running.config;
+        let keeps_memcached = wanted.is_memcached_by_partition() != running.is_memcached_by_partition();
+        if keeps_memcached {
+            wanted.memcached.clone_from(&running.memcached);
+        }
+        let outline = Outline::with_secrets(&wanted, self.identities.target())?;
+        Ok(Read { outline, keyring, trust, passed, keeps_memcached })
     }
 
     fn apply(&mut self, read: Read, post: Post<'_>) -> Report {
-        let Read { outline: mut wanted, keyring, trust, passed } = read;
+        let Read { outline: mut wanted, keyring, trust, passed, keeps_memcached } = read;
         let (mut report, mut later) = (Report::default(), Report::default());
+        if keeps_memcached {
+            let line = "change memcached listeners to or from ?partitions: takes a restart";
+            later.add(ChangeOutcome::NeedsRestart, line.into());
+        }
         let mut prepared = Vec::new();
         for line in passed.stale_since(&self.passed) {
             later.add(ChangeOutcome::NeedsRestart, line);

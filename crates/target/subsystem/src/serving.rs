@@ -458,8 +458,9 @@ impl Application for Serving {
             let _ = connection.set_priority(wanted.priority);
         }
         let arrival = connection.arrival();
-        let to = match listener & MEMCACHED {
-            0 => home.placement.on_accept(arrival),
+        let to = match (listener & MEMCACHED, self.gate.memcached.partition(listener)) {
+            (0, _) => home.placement.on_accept(arrival),
+            (_, Some(partition)) => partition.into(),
             _ => home.placement.on_memcached(arrival),
         };
         io.post(to, Message::Connection(ConnectionMessage::Adopt(connection, listener, arrival.napi_id)));

@@ -2,6 +2,7 @@
 //! reader of the output is gone.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,46 @@ fn a_core_that_is_not_there_is_named() {
         let line = run(command).complaint(USAGE);
         assert!(line.contains("there is no core 1023 for this process, which runs on"), "{line}");
     }
+}
+
+/// A port of the range of `--memcached ADDR:PORT?partitions` that cannot be is named.
+#[test]
+fn ports_of_partitions_are_checked() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("nvlane.toml");
+    let holder = TcpListener::bind("127.9.8.7:0").expect("a port");
+    let taken = holder.local_addr().expect("bound").port();
+    let whole = "memcached = [\"127.9.8.7:0?partitions\"]\n[reactors]\ncount = 2\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[subsystem]]\n\
+                 nqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = \"any\"\n[[subsystem.namespace]]\nstorage = \"kv:ram:16M\"\n";
+    for (right, wrong, said) in [
+        (":0?partitions\"", ":65535?partitions\"", "the last port is 65535: begin at 65534 or below"),
+        ("?partitions\"", "?partitions\", \"127.0.0.1:0\"", "clients of 127.0.0.1:0 would find only in part"),
+        ("?partitions", "?ports", "expected ?partitions or nothing behind the port, not '?ports'"),
+        ("kv:ram:16M", "kv:file:pairs?size=64M", "take kv:ram, or leave ?partitions out"),
+        (
+            "kv:ram:16M\"",
+            "kv:ram:16M\"\n[[subsystem.namespace]]\nstorage = \"kv:ram:8M\"",
+            "there are 2 of them",
+        ),
+    ] {
+        std::fs::write(&config, whole.replace(right, wrong)).expect("written");
+        for command in ["check", "target"] {
+            let ended = run([command, "--config"].into_iter().chain(config.to_str()));
+            let line = ended.stderr.lines().last().unwrap_or_default();
+            assert!(ended.code == USAGE && line.contains(said), "{command}: {ended:?}");
+        }
+    }
+    let port = format!("127.9.8.7:{}?partitions", taken - 1);
+    std::fs::write(&config, whole.replace("127.9.8.7:0?partitions", &port)).expect("written");
+    let line = run(["target", "--config"].into_iter().chain(config.to_str())).complaint(USAGE);
+    assert!(line.contains(&format!("cannot listen on 127.9.8.7:{taken}")), "{line}");
+    drop(holder);
+    let text = run(["check", "--config"].into_iter().chain(config.to_str())).text();
+    let expected = format!(
+        "memcached clients connect at 127.9.8.7:{} to {taken}, without any restriction: each port has the keys of one partition",
+        taken - 1
+    );
+    assert!(text.contains(&expected) && text.contains("visible to no host"), "{text}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod key_value_map;
 mod key_value_protocols;
 mod linear;
 mod matrix;
+mod memcached_partitions;
 mod memcached_trust;
 mod placement;
 #[allow(dead_code)] // Each test program uses a part of it.

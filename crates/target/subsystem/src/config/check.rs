@@ -8,12 +8,12 @@ use proto::handshake::H2C_DATA_BYTES_MIN;
 use reactor::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX};
 use security::group::Group;
 use security::psk::Cipher;
-use store::Size;
+use store::{Size, Source};
 use wire::id::Cntlid;
 use wire::nqn::HostName;
 use wire::uuid::Uuid;
 
-use super::{ListenerConfig, SubsystemConfig, TargetConfig, Threads, TlsPolicy};
+use super::{ListenerConfig, MemcachedAddress, SubsystemConfig, TargetConfig, Threads, TlsPolicy};
 use crate::names::allow_list::AllowList;
 use crate::names::identity::storage_name;
 use crate::objects::access::HostRights;
@@ -264,6 +264,7 @@ impl TargetConfig {
             }
         }
         self.check_memcached(findings);
+        self.check_partition_ports(findings);
         let has_subsystems = self.listeners.iter().any(|listener| listener.subsystems);
         if !has_subsystems && !self.subsystems.is_empty() && !self.listeners.is_empty() {
             let message = "no listener leads to subsystems: turn subsystems on for one of them".into();
@@ -303,6 +304,56 @@ impl TargetConfig {
                     subsystem.nqn
                 );
                 findings.add(ConfigPlace::Subsystem(at, "hosts"), message);
+            }
+        }
+    }
+
+    /// A port with the keys of one partition: nobody may use these keys in another way, by which a key has one partition only.
+    fn check_partition_ports(&self, findings: &mut Findings) {
+        let Some(at) = self.memcached.iter().position(|listener| listener.address.is_by_partition()) else {
+            return;
+        };
+        let (place, address) = (ConfigPlace::Memcached(at), &self.memcached[at].address);
+        if let Some(plain) = self.memcached.iter().find(|listener| !listener.address.is_by_partition()) {
+            let message = format!(
+                "each port of {address} has keys of its own, which clients of {} would find only in part: give ?partitions to both, or \
+                 to none",
+                plain.address
+            );
+            findings.add(place, message);
+        }
+        let namespaces = self.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let specs: Vec<_> =
+            namespaces.map(|namespace| &namespace.storage).filter(|spec| spec.is_key_value()).collect();
+        match specs[..] {
+            // Reported by those before.
+            [] => {}
+            [spec] if matches!(spec.source, Source::KeyValue { .. }) => {}
+            [spec] => {
+                let message = format!(
+                    "{address} has a port for each partition in memory, and {spec} is in a file: take kv:ram, or leave ?partitions out"
+                );
+                findings.add(place, message);
+            }
+            _ => {
+                let message = format!(
+                    "{address} has a port for each partition of the key-value namespace, and there are {} of them, which no host would \
+                     see: serve the others from a target of their own",
+                    specs.len()
+                );
+                findings.add(place, message);
+            }
+        }
+        let count = self.reactors.threads.count();
+        for (at, listener) in self.memcached.iter().enumerate() {
+            let MemcachedAddress::Partitions(first) = &listener.address else { continue };
+            if first.port() != 0 && usize::from(first.port()) + count > 1 << 16 {
+                let message = format!(
+                    "{} needs a port for each of {count} reactors, and the last port is 65535: begin at {} or below",
+                    listener.address,
+                    (1 << 16) - count
+                );
+                findings.add(ConfigPlace::Memcached(at), message);
             }
         }
     }

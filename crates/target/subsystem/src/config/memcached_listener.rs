@@ -21,7 +21,7 @@ const SECRET_BYTES_MAX: usize = 128 << 10;
 /// Longest text of certificates, bytes: systems trust some 150 authorities, in less than 300 KiB.
 const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
 
-/// A listener for memcached clients; they use the oldest key-value namespace.
+/// A listener for memcached clients; they use the oldest key-value namespace, or one partition of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemcachedListenerConfig {
     /// Where clients connect.
@@ -74,6 +74,12 @@ impl MemcachedListenerConfig {
         let demands =
             |tls: &MemcachedTlsConfig| tls.client_ca.is_some() && tls.clients == ClientCertificates::Required;
         self.users.is_some() || self.tls.as_ref().is_some_and(demands)
+    }
+
+    /// The listeners to open, with this number of partitions.
+    pub(crate) fn of_ports(&self, partition_count: u16) -> impl Iterator<Item = Self> + '_ {
+        let addresses = self.address.of_ports(partition_count);
+        addresses.into_iter().map(|address| Self { address, ..self.clone() })
     }
 
     /// Reads certificates and users. May block.
@@ -137,14 +143,29 @@ fn read_users(source: &SecretSource) -> Result<Users, String> {
 }
 
 impl TargetConfig {
+    /// Whether memcached clients use partitions one by one, each on a port of its own: hosts then see no keys.
+    #[must_use]
+    pub fn is_memcached_by_partition(&self) -> bool {
+        self.memcached.iter().any(|listener| listener.address.is_by_partition())
+    }
+
+    /// The configuration with the listeners to open, with this number of partitions.
+    pub(crate) fn with_ports(&self, partition_count: u16) -> Self {
+        let memcached = self.memcached.iter().flat_map(|listener| listener.of_ports(partition_count));
+        Self { memcached: memcached.collect(), ..self.clone() }
+    }
+
     /// Reads the requirements of each memcached listener on its clients, in order. May block.
     ///
     /// # Errors
     /// The files that cannot be read or used.
     pub(crate) fn read_memcached_trust(&self) -> Result<Vec<MemcachedTrust>, Vec<Problem>> {
-        let (mut read, mut problems) = (Vec::new(), Vec::new());
+        let (mut read, mut problems) = (Vec::<MemcachedTrust>::new(), Vec::new());
         for (at, listener) in self.memcached.iter().enumerate() {
-            match listener.read_trust() {
+            // The ports of a listener, which are in order, have what was read for the first one.
+            let of_first =
+                read.last().filter(|_| listener.address.partition().is_some_and(|number| number > 0));
+            match of_first.map_or_else(|| listener.read_trust(), |trust| Ok(trust.clone())) {
                 Ok(trust) => read.push(trust),
                 Err(message) => problems.push(Problem { place: ConfigPlace::Memcached(at), message }),
             }

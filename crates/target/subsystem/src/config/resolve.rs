@@ -1,6 +1,6 @@
 //! Resolves a configuration: fills in all defaults.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use store::Spec;
@@ -11,7 +11,7 @@ use wire::uuid::Uuid;
 use super::{NamespaceConfig, SubsystemConfig, TargetConfig};
 use crate::names::identity::TargetIdentity;
 use crate::objects::access::HostRights;
-use crate::objects::subsystem::Subsystem;
+use crate::objects::subsystem::{Access, Subsystem};
 
 /// A subsystem with all defaults filled in.
 pub type ResolvedSubsystem = Subsystem<ResolvedNamespace>;
@@ -52,7 +52,17 @@ impl TargetConfig {
     /// one kept with the file replaces it when the file is opened.
     #[must_use]
     pub fn resolve(&self, identity: &TargetIdentity) -> BTreeMap<Nqn, ResolvedSubsystem> {
-        let resolved = |subsystem: &SubsystemConfig| (subsystem.nqn.clone(), subsystem.resolve(identity));
+        let resolved = |subsystem: &SubsystemConfig| {
+            let mut resolved = subsystem.resolve(identity);
+            // A key may be in several partitions, of which hosts would find one.
+            if self.is_memcached_by_partition() {
+                let namespaces = resolved.namespaces.values_mut();
+                for namespace in namespaces.filter(|namespace| namespace.spec.is_key_value()) {
+                    namespace.rights.visible_to = Access::Only(BTreeSet::new());
+                }
+            }
+            (subsystem.nqn.clone(), resolved)
+        };
         self.subsystems.iter().map(resolved).collect()
     }
 }

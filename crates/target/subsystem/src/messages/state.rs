@@ -67,6 +67,8 @@ pub struct ListenerState {
 pub struct MemcachedListenerState {
     /// The bound address.
     pub address: String,
+    /// The number of the partition whose keys its clients use, from 0; `None` if they use those of all.
+    pub partition: Option<u16>,
     /// Whether clients use TLS.
     pub tls: bool,
     /// Whether they show a certificate: "off", "optional" or "required"; `None` without TLS.

@@ -52,15 +52,31 @@ pub(crate) struct MemcachedPassage {
     /// Whether the client has to authenticate with a user and a password.
     pub(crate) authenticates: bool,
     pub(crate) trust: ListenerTrust,
+    /// Whether it uses the keys of its reactor's partition only.
+    pub(crate) is_of_partition: bool,
 }
 
 /// The requirements of each memcached listener: checked once for each connection, and when a client authenticates.
 #[derive(Debug, Default)]
-pub(crate) struct MemcachedGate(Mutex<BTreeMap<ListenerTag, MemcachedTrust>>);
+pub(crate) struct MemcachedGate {
+    trust: Mutex<BTreeMap<ListenerTag, MemcachedTrust>>,
+    /// The partitions of listeners whose clients use one only.
+    partitions: Mutex<BTreeMap<ListenerTag, u16>>,
+}
 
 impl MemcachedGate {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ListenerTag, MemcachedTrust>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leads the clients of a listener to one partition.
+    pub(crate) fn set_partition(&self, listener: ListenerTag, number: u16) {
+        self.partitions.lock().unwrap_or_else(PoisonError::into_inner).insert(listener, number);
+    }
+
+    /// The only partition that the clients of a listener use.
+    pub(crate) fn partition(&self, listener: ListenerTag) -> Option<u16> {
+        self.partitions.lock().unwrap_or_else(PoisonError::into_inner).get(&listener).copied()
     }
 
     /// Sets the requirements for connections and authentications from now on.
@@ -87,7 +103,9 @@ impl MemcachedGate {
         let tls = trust.tls.as_ref().map(|certificate| {
             Box::new(Stream::new(Session::target_with_certificate(Arc::clone(certificate))))
         });
-        Some(MemcachedPassage { tls, authenticates: !trust.users.is_empty(), trust: trust.described() })
+        let is_of_partition = self.partition(listener).is_some();
+        let authenticates = !trust.users.is_empty();
+        Some(MemcachedPassage { tls, authenticates, trust: trust.described(), is_of_partition })
     }
 
     /// The user with this name and password; `Err` with the name if there is one with another password.

@@ -36,7 +36,9 @@ pub(super) fn trust_of(
 
 pub(super) fn bind(address: &MemcachedAddress) -> Result<Listener, String> {
     match address {
-        MemcachedAddress::Ip(address) => super::bind(*address),
+        MemcachedAddress::Ip(address)
+        | MemcachedAddress::Partitions(address)
+        | MemcachedAddress::Partition { address, .. } => super::bind(*address),
         MemcachedAddress::Unix { path, mode } => Listener::bind_path_in_time(path, *mode, ADDRESS_WAIT)
             .map_err(|error| format!("cannot listen on {address}: {error}")),
     }
@@ -49,6 +51,7 @@ impl MemcachedListener {
         let certificate = self.trust.tls.as_ref();
         MemcachedListenerState {
             address: self.address.to_string(),
+            partition: self.address.partition(),
             tls: certificate.is_some(),
             client_certificates: certificate.map(|certificate| certificate.clients().to_string()),
             certificate_subject: certificate.map(|certificate| certificate.fields().subject.clone()),
@@ -71,6 +74,9 @@ impl Operator {
         self.next_tag += 1;
         self.gate.set_allowed(tag, config.allow.clone());
         self.gate.set_memcached(tag, trust.clone());
+        if let Some(number) = address.partition() {
+            self.gate.memcached.set_partition(tag, number);
+        }
         (MemcachedListener { config, address, trust, tag }, Step::AddMemcachedListener { tag, socket })
     }
 

@@ -27,6 +27,7 @@ use crate::io_path::maybe_tls_socket::MaybeTlsSocket;
 use crate::messages::key_value::message::{MemcachedReply, RemoteAnswers, connection_number, session_of};
 use crate::messages::message::{AdmissionMessage, Message, Visitor};
 use crate::names::listener_gate::ListenerGate;
+use crate::names::memcached_trust::MemcachedPassage;
 use crate::names::unconnected::Unconnected;
 use crate::objects::subsystem::NamespaceId;
 use connection::{Input, MemcachedConnection};
@@ -230,7 +231,7 @@ impl MemcachedConnections {
                 Err(_) => report_gone(io, addresses.0),
             }
         };
-        let (tls, authenticates, trust) = (passage.tls, passage.authenticates, passage.trust);
+        let MemcachedPassage { tls, authenticates, trust, is_of_partition } = passage;
         let is_established = tls.is_none() && !authenticates;
         let index = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
@@ -243,6 +244,7 @@ impl MemcachedConnections {
             peer,
             local,
             trust,
+            is_of_partition,
             user: None,
             unestablished_since_ns: (!is_established).then(|| io.now_ns()),
             generation: self.generation,
@@ -404,7 +406,7 @@ impl MemcachedConnections {
             post_batches(io, &mut self.routing.batches, before);
         }
         let session = session_of(connection.generation, number_of(io, index));
-        let asked = (connection.listener, connection.trust);
+        let asked = (connection.listener, connection.trust, connection.is_of_partition);
         let mut route = self.routing.route(io, (namespace, keys), session, asked);
         route.client = connection.session.is_unauthenticated().then(|| connection.client());
         route.user = connection.user.take();
@@ -731,7 +733,7 @@ impl MemcachedConnections {
         let (namespace, keys) = namespaces.key_value(io.moment())?;
         let connection = self.connections[index as usize].as_deref_mut()?;
         let session = session_of(connection.generation, number_of(io, index));
-        let asked = (connection.listener, connection.trust);
+        let asked = (connection.listener, connection.trust, connection.is_of_partition);
         let mut route = self.routing.route(io, (namespace, keys), session, asked);
         Some(call(&mut connection.session, &mut route))
     }

@@ -19,6 +19,8 @@ pub(super) struct MemcachedConnection {
     pub(super) local: Option<SocketAddr>,
     /// The requirements of its listener.
     pub(super) trust: ListenerTrust,
+    /// Its listener is for the partition of this reactor only.
+    pub(super) is_of_partition: bool,
     /// The user that the client has authenticated as.
     pub(super) user: Option<String>,
     /// When it was accepted; `None` once TLS is set up and the client has authenticated, where it has to.

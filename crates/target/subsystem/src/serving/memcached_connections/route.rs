@@ -1,12 +1,13 @@
 //! The target as a memcached session reaches it: all partitions in RAM in place, of those with a log its reactor's own
 //! one at once, and those of other reactors by message.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kv::{Kept, KeyHash};
 use memcached::{
     AnswerId, CollectiveRequest, Command, Executor, InPlace, LargeStore, ListenerAddress, ListenerStats,
-    ListenerTrust, RemoteBatch, Router,
+    ListenerTrust, PartitionOfPort, RemoteBatch, Router,
 };
 use reactor::{Io, ListenerTag};
 
@@ -31,6 +32,8 @@ pub(super) struct Route<'a, I> {
     pub(super) gate: &'a ListenerGate,
     pub(super) listener: ListenerTag,
     pub(super) trust: ListenerTrust,
+    /// The session uses the keys of its reactor's partition only, whatever their hashes.
+    pub(super) is_of_partition: bool,
     /// For an attempt to authenticate that fails.
     pub(super) client: Option<OfMemcached>,
     pub(super) user: Option<String>,
@@ -49,13 +52,14 @@ pub(super) struct Routing {
 }
 
 impl Routing {
-    /// The route of a session to the partitions. `asked`: its listener, and the listener's requirements.
+    /// The route of a session to the partitions. Last: its listener, the listener's requirements, and whether it is for
+    /// this reactor's partition only.
     pub(super) fn route<'a, I>(
         &'a mut self,
         io: &'a mut I,
         (namespace, mut keys): (NamespaceId, SessionKeys<'a>),
         session: u64,
-        asked: (ListenerTag, ListenerTrust),
+        (listener, trust, is_of_partition): (ListenerTag, ListenerTrust, bool),
     ) -> Route<'a, I> {
         keys.service().begin_client(|| connection_number(session));
         Route {
@@ -68,8 +72,9 @@ impl Routing {
             idle_ns_max: self.idle_ns_max,
             traffic: &self.traffic,
             gate: &self.gate,
-            listener: asked.0,
-            trust: asked.1,
+            listener,
+            trust,
+            is_of_partition,
             client: None,
             user: None,
         }
@@ -81,6 +86,12 @@ impl<I: Io<Message>> Route<'_, I> {
         let (from, namespace) = (self.io.reactor(), self.namespace);
         self.io.post(to, PartitionRequest { from, namespace, work }.into());
     }
+
+    /// The reactors whose partitions have the session's keys.
+    fn reactors(&self) -> Range<usize> {
+        let own = self.io.reactor();
+        if self.is_of_partition { own..own + 1 } else { 0..self.io.reactor_count() }
+    }
 }
 
 impl<I: Io<Message>> Router for Route<'_, I> {
@@ -91,11 +102,11 @@ impl<I: Io<Message>> Router for Route<'_, I> {
 
     #[inline]
     fn in_place(&mut self) -> Option<InPlace<'_>> {
-        self.keys.in_place()
+        if self.is_of_partition { None } else { self.keys.in_place() }
     }
 
     fn position(&self) -> (usize, usize) {
-        (self.io.reactor(), self.io.reactor_count())
+        (self.io.reactor(), self.reactors().len())
     }
 
     fn session(&self) -> u64 {
@@ -113,7 +124,7 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         let from = self.io.reactor();
         // Earlier commands go first.
         post_batches(self.io, self.batches, self.namespace);
-        for to in (0..self.io.reactor_count()).filter(|&to| with_own || to != from) {
+        for to in self.reactors().filter(|&to| with_own || to != from) {
             self.post(to, Work::Collect { session: self.session, ticket, request });
         }
     }
@@ -134,7 +145,7 @@ impl<I: Io<Message>> Router for Route<'_, I> {
 
     fn request_connections(&mut self, ticket: AnswerId) {
         let (from, session) = (self.io.reactor(), self.session);
-        for to in 0..self.io.reactor_count() {
+        for to in self.reactors() {
             let request = KeyValueMessage::Connections { from, session, ticket };
             self.io.post(to, Message::KeyValue(Box::new(request)));
         }
@@ -148,6 +159,9 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         ListenerStats {
             idle_s_max: self.idle_ns_max.map_or(0, |idle_ns| idle_ns / 1_000_000_000),
             trust: self.trust,
+            partition: self
+                .is_of_partition
+                .then(|| PartitionOfPort { number: self.io.reactor(), count: self.io.reactor_count() }),
             ..self.counters.stats()
         }
     }
