@@ -56,15 +56,21 @@ impl Scenario {
         let network = &self.network;
         let bytes = self.lane_bytes_max().max(bytes_min);
         // A full socket takes as much as it has room again, about half of it.
-        let turns = bytes / network.piece_max.min(network.capacity / 2).max(1) as u64;
+        let pieces = bytes / network.piece_max.min(network.capacity / 2).max(1) as u64;
+        // Each window is requested first.
+        let turns = pieces + self.rounds(bytes);
         self.transfer_ns_max(bytes) + turns * u64::from(network.late) / 1_000_000 * network.late_ns
+    }
+
+    /// A round moves one window of a command's data, at most what the network carries.
+    fn rounds(&self, bytes: u64) -> u64 {
+        let window_bytes = u64::from(self.target.limits.window_bytes_max).min(self.network.capacity as u64);
+        bytes / window_bytes.max(1)
     }
 
     fn transfer_ns_max(&self, bytes: u64) -> u64 {
         let network = &self.network;
-        // A round moves one window of a command's data, at most what the network carries.
-        let window_bytes = u64::from(self.target.limits.window_bytes_max).min(network.capacity as u64);
-        let rounds = bytes / window_bytes.max(1);
+        let rounds = self.rounds(bytes);
         let turns = bytes / network.piece_max.max(1) as u64;
         let late_turns = turns * u64::from(self.target.late) / 1_000_000;
         // The bytes of a window may arrive in two pieces, each of which is acknowledged.
