@@ -197,7 +197,7 @@ below() {
 set -eu
 [ "$(stat -c %s "$1/disk") $(stat -c %s "$1/pairs")" = "$((1 << 20)) $((4 << 20))" ]
 [ "$(head -c 8 "$1/pairs")" = nvlanekv ]
-debugfs -R 'ea_list /disk' /tmp/cut 2>/dev/null | grep -q user.nvlane.identity
+debugfs -R 'ea_list /disk' /tmp/cut 2>/dev/null | grep user.nvlane.identity >/dev/null
 blocks=$(tr -d '\0' <"$1/disk") pairs=$(tr -d '\0' <"$1/pairs")
 for n in $(seq "$2"); do
     [[ $blocks == *"[block $n]"* && $pairs == *"[key $n]"* ]]

@@ -28,7 +28,7 @@ study() {
     ip netns exec far "$NVLANE" study adq --target 192.0.2.2 --token "$token" --out $REPORT -t 0.3 --extra 0 "$@" </dev/null
 }
 
-has_layout() { near tc qdisc show dev near0 root | grep -q mqprio; }
+has_layout() { near tc qdisc show dev near0 root | grep mqprio >/dev/null; }
 is_as_before() { dump | cmp -s - /tmp/before; }
 
 serve ip netns exec near
