@@ -678,7 +678,10 @@ fn announce(target: &Target, config: &TargetConfig) {
         let (ip, port, nqn) = (address.ip(), address.port(), &subsystem.nqn);
         let namespaces = &subsystem.namespaces;
         if !namespaces.is_empty() && namespaces.iter().all(|namespace| namespace.storage.is_key_value()) {
-            tracing::info!("use it with: nvlane kv list {address}/{nqn}");
+            // With a port for each partition hosts do not see the keys.
+            if !config.memcached.iter().any(|listener| listener.address.is_by_partition()) {
+                tracing::info!("use it with: nvlane kv list {address}/{nqn}");
+            }
         } else {
             let options = connect_command::options(listener.config.tls, subsystem);
             if let Some(command) = connect_command::insert_key(listener.config.tls, subsystem) {
