@@ -308,7 +308,8 @@ impl TargetConfig {
         }
     }
 
-    /// A port with the keys of one partition: nobody may use these keys in another way, by which a key has one partition only.
+    /// Checks listeners with `?partitions`. A key may be in several partitions there, so no plain listener and no second
+    /// key-value namespace may be beside them.
     fn check_partition_ports(&self, findings: &mut Findings) {
         let Some(at) = self.memcached.iter().position(|listener| listener.address.is_by_partition()) else {
             return;
