@@ -233,7 +233,7 @@ impl AsyncKeyValue {
     ///
     /// # Errors
     /// [`Error::Command`] if the controller does not support the command, [`Error::Failed`] if the key has no value or
-    /// one of another width. [`Failure::Interrupted`](crate::Failure::Interrupted) if the change may have been made.
+    /// one of another width. [`Failure::Interrupted`] if the change may have been made.
     pub async fn atomic(&self, key: &Key, atomic: &AtomicOperation) -> Result<AtomicOutcome, Error> {
         let before = self.run(key, "Atomic", self.namespace.atomic(key, atomic)?).await?;
         Ok(AtomicOutcome { before, took_effect: atomic.took_effect(before) })
