@@ -13,7 +13,8 @@ use reactor::EngineKind;
 use serde_json::Value;
 use subsystem::allow_list::AllowList;
 use subsystem::config::{
-    ClientCertificates, MemcachedListenerConfig, MemcachedTlsConfig, SecretSource, TargetConfig,
+    ClientCertificates, MemcachedAddress, MemcachedListenerConfig, MemcachedTlsConfig, SecretSource,
+    TargetConfig, Threads,
 };
 use tempfile::TempDir;
 
@@ -330,6 +331,49 @@ fn a_reload_replaces_certificates_and_keeps_connections() {
         trusting.rig.reload(|config| listener(config).tls = None);
         talk(&mut trusting.plain(), "get a\r\n", GOT);
         before.talk("get a\r\n", GOT);
+    }
+}
+
+/// Each port of a partition has the certificate of its listener; a reload replaces it on all of them.
+#[test]
+fn ports_of_partitions_have_tls() {
+    for engine in engines() {
+        let mut trusting = Trusting::new(engine, |config, authority, _| {
+            config.reactors.threads = Threads::Count(2);
+            config.memcached = vec![MemcachedAddress::Partitions(config.listeners[0].address).into()];
+            listener(config).tls = Some(tls(&authority.issue("target")));
+        });
+        let ports: Vec<String> =
+            trusting.rig.state_of_memcached().iter().map(|port| port.address.clone()).collect();
+        assert_eq!(ports.len(), 2);
+        let connect = |port: &str, authority: &Authority| {
+            OpenSsl::connect(port, &["-CAfile".to_owned(), authority.certificate().display().to_string()])
+        };
+        // More than one record of TLS in each direction.
+        let long = "v".repeat(100_000);
+        for (number, port) in ports.iter().enumerate() {
+            let mut client = connect(port, &trusting.authority);
+            client.talk(&format!("set a 0 0 1\r\n{number}\r\n"), "STORED\r\n");
+            client.talk(&format!("set long 0 0 100000\r\n{long}\r\n"), "STORED\r\n");
+        }
+        let get = |client: &mut OpenSsl, number: usize| {
+            client.talk("get a\r\n", &format!("VALUE a 0 1\r\n{number}\r\nEND\r\n"));
+            client.talk("get long\r\n", &format!("VALUE long 0 100000\r\n{long}\r\nEND\r\n"));
+        };
+        let mut before: Vec<OpenSsl> = ports.iter().map(|port| connect(port, &trusting.authority)).collect();
+        before.iter_mut().enumerate().for_each(|(number, client)| get(client, number));
+        let other = Authority::new(trusting.directory.path(), "other");
+        let renewed = other.issue("renewed");
+        fs::copy(&renewed.certificate, trusting.path("target.pem")).expect("copied");
+        fs::copy(&renewed.key, trusting.path("target.key")).expect("copied");
+        trusting.rig.reload(|_| {});
+        for (number, port) in ports.iter().enumerate() {
+            get(&mut connect(port, &other), number);
+            let mut refusing = connect(port, &trusting.authority);
+            refusing.send(b"get a\r\n");
+            assert_eq!(refusing.rest(), "", "it does not trust the new certificate");
+        }
+        before.iter_mut().enumerate().for_each(|(number, client)| get(client, number));
     }
 }
 
