@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::command::{build_optimized, build_programs, program, run as run_command};
 use crate::step::{Step, run_one, run_steps};
-use crate::{check, clients, deny, deps, instructions, interop, sim, stranger, syscalls, torture};
+use crate::{check, clients, deny, deps, instructions, interop, package, sim, stranger, syscalls, torture};
 
 /// Options of `cargo xtask ci`.
 #[derive(clap::Args)]
@@ -29,6 +29,7 @@ const STEPS: &[Step] = &[
     Step::new("system calls", 60, syscalls::run),
     // Most of its tests sleep.
     Step::new("clients", 180, || clients::run(&clients::Options::default())).beside(),
+    Step::new("packages", 120, package::check_programs).beside(),
     Step::new("torture", 200, torture::run_some),
     Step::new("interop", 600, || interop::run(&interop::Options::default())),
 ];

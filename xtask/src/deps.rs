@@ -33,6 +33,15 @@ const CLIENT_PROGRAMS: &[Program] = &[
     Program { name: "xz", package: "xz-utils", purpose: "unpacking memcached's sources" },
 ];
 
+const PACKAGE_PROGRAMS: &[Program] = &[
+    Program { name: "dpkg-deb", package: "dpkg", purpose: "Debian packages" },
+    Program { name: "objcopy", package: "binutils", purpose: "debug symbols apart from the program" },
+    Program { name: "mmdebstrap", package: "mmdebstrap", purpose: "clean Debian systems" },
+    Program { name: "systemd-nspawn", package: "systemd-container", purpose: "systems in containers" },
+    Program { name: "umoci", package: "umoci", purpose: "unpacking OCI images" },
+    Program { name: "runc", package: "runc", purpose: "running OCI images" },
+];
+
 /// Python packages of memcached clients, and of their test runner.
 const PYTHON_PACKAGES: &[&str] = &["pytest==8.4.2", "pymemcache==4.0.0", PYTHON_MEMCACHED, PYLIBMC];
 
@@ -195,7 +204,7 @@ pub(crate) fn memcached_source(version: &str) -> Result<PathBuf> {
 }
 
 /// Where this machine gets Debian's packages.
-fn debian_mirror() -> Result<String> {
+pub(crate) fn debian_mirror() -> Result<String> {
     let mirror = || {
         let of = ["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"];
         let mut command = Command::new("apt-get");
@@ -247,6 +256,14 @@ fn locked_version(name: &str) -> Result<String> {
     let line = of_crate.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("version = ")));
     let version = line.with_context(|| format!("Cargo.lock does not name {name}"))?;
     Ok(version.trim_matches('"').to_owned())
+}
+
+/// Installs the tools that make packages and check them.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_for_packages() -> Result<()> {
+    debian_packages(PACKAGE_PROGRAMS)
 }
 
 /// Installs the fuzzing tools.

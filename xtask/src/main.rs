@@ -16,6 +16,7 @@ mod instructions;
 mod interop;
 mod miri;
 mod mutants;
+mod package;
 mod product_bugs;
 mod public_api;
 mod sim;
@@ -82,6 +83,8 @@ enum Task {
     Trace(trace::Options),
     /// Import circles between the files of a crate: none but pairs that a comment explains
     Circles,
+    /// Debian packages, an OCI image, and checks of both on clean systems
+    Package(package::Options),
     /// Dependencies: licences, duplicates, sources, known vulnerabilities
     Deny,
 }
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Task::Syscalls => syscalls::run(),
         Task::Trace(options) => trace::run(&options),
         Task::Circles => circles::run(),
+        Task::Package(options) => package::run(&options),
         Task::Deny => deny::run(),
     };
     match result {

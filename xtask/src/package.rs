@@ -1,0 +1,211 @@
+//! Packages of the programs: Debian packages, an OCI image, and their bill of materials.
+//!
+//! Nothing of the time or the place of the build is in them: the same sources and compiler give the same bytes.
+
+mod bill;
+mod check;
+mod deb;
+mod image;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command::{cargo, output_of, root, run as run_command, target_dir, text_of};
+use crate::deps;
+
+/// Options of `cargo xtask package`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    what: What,
+    /// Directory of the packages
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Pack the programs of this directory, and build none
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Debian packages: nvlane, nvlane-lab, and the debug symbols
+    Deb,
+    /// An OCI image with the program and the libraries that it needs
+    Image,
+    /// Install, upgrade, run and remove both on clean systems
+    Check,
+    /// Build everything twice, in two directories, and compare the bytes
+    Reproducible,
+}
+
+/// A program to be packed, with its debug symbols.
+#[derive(Clone)]
+struct Program {
+    name: &'static str,
+    path: PathBuf,
+}
+
+/// What the packages are made of.
+#[derive(Clone)]
+struct Sources {
+    programs: Vec<Program>,
+    version: String,
+    /// Time of all files, s since 1970.
+    epoch_s: String,
+}
+
+/// Makes packages, or checks them.
+///
+/// # Errors
+/// A tool is missing or fails, or a check finds something.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let out = options.out.clone().unwrap_or_else(|| target_dir().join("package"));
+    let sources = || match &options.programs {
+        Some(dir) => Sources::new(dir),
+        None => Sources::released(root(), &target_dir()),
+    };
+    match options.what {
+        What::Deb => {
+            for package in deb::build(&sources()?, &out, deb::XZ)? {
+                println!("{}", package.display());
+            }
+        }
+        What::Image => println!("{}", image::build(&sources()?, &out)?.display()),
+        What::Check => check::run(&sources()?)?,
+        What::Reproducible => reproducible()?,
+    }
+    Ok(())
+}
+
+/// The check of `make test`, with the programs that it has built before.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn check_programs() -> Result<()> {
+    check::run(&Sources::new(&target_dir().join("debug"))?)
+}
+
+impl Sources {
+    /// Builds the programs of a copy of the repository, for release: paths of this machine are not in them.
+    fn released(root: &Path, target: &Path) -> Result<Self> {
+        let home =
+            std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"));
+        let home = home.context("neither CARGO_HOME nor HOME is set")?;
+        let places = [(root.display().to_string(), "/nvlane"), (home, "/cargo")];
+        let rust = places.iter().map(|(place, name)| format!("--remap-path-prefix={place}={name}"));
+        let c = places.iter().map(|(place, name)| format!("-ffile-prefix-map={place}={name}"));
+        let mut build =
+            cargo(&["build", "--release", "--locked", "--package", "nvlane", "--package", "nvlane-lab"]);
+        build.current_dir(root).env("CARGO_TARGET_DIR", target);
+        build.env("CARGO_ENCODED_RUSTFLAGS", rust.collect::<Vec<_>>().join("\u{1f}"));
+        build.env("CFLAGS", c.collect::<Vec<_>>().join(" "));
+        run_command(&mut build)?;
+        Self::new(&target.join("release"))
+    }
+
+    /// The programs of this directory.
+    fn new(dir: &Path) -> Result<Self> {
+        let programs = ["nvlane", "nvlane-lab"].map(|name| Program { name, path: dir.join(name) });
+        let says = output_of(Command::new(&programs[0].path).arg("--version"))?;
+        let version = says.rsplit(' ').next().unwrap_or_default().to_owned();
+        ensure!(version.starts_with(|digit: char| digit.is_ascii_digit()), "nvlane --version says '{says}'");
+        let of_commit =
+            || output_of(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root()));
+        let epoch_s = std::env::var("SOURCE_DATE_EPOCH").or_else(|_| of_commit());
+        let epoch_s = epoch_s.context("set SOURCE_DATE_EPOCH: this is not a clone of the repository")?;
+        Ok(Self { programs: programs.into(), version, epoch_s })
+    }
+}
+
+impl Program {
+    /// Writes the program without its symbols.
+    fn strip(&self, to: &Path) -> Result<()> {
+        create_parent(to)?;
+        run_command(Command::new("strip").arg("-o").arg(to).arg(&self.path))
+    }
+
+    /// Writes the symbols alone, where debuggers look for them.
+    fn write_symbols(&self, tree: &Path) -> Result<()> {
+        let notes = text_of(Command::new("readelf").arg("--notes").arg(&self.path))?;
+        let id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: "));
+        let (first, rest) =
+            id.and_then(|id| id.split_at_checked(2)).context("the program has no build id")?;
+        let to = tree.join(format!("usr/lib/debug/.build-id/{first}/{rest}.debug"));
+        create_parent(&to)?;
+        let mut copy = Command::new("objcopy");
+        run_command(copy.args(["--only-keep-debug", "--compress-debug-sections"]).arg(&self.path).arg(to))
+    }
+
+    /// What the program needs of the system: libraries, and versions of the symbols of glibc.
+    fn needs(&self) -> Result<Needs> {
+        let headers = text_of(Command::new("objdump").arg("-p").arg(&self.path))?;
+        let words = || headers.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let libraries = words().filter(|line| line.first() == Some(&"NEEDED"));
+        let libraries = libraries.filter_map(|line| Some((*line.get(1)?).to_owned())).collect();
+        let parse = |version: &str| -> Option<(u32, u32)> {
+            let (major, minor) = version.strip_prefix("GLIBC_")?.split_once('.')?;
+            Some((major.parse().ok()?, minor.parse().ok()?))
+        };
+        // GLIBC_ABI_DT_RELR, for packed relocations, has no number: it came with 2.36.
+        let relr = headers.contains("GLIBC_ABI_DT_RELR").then_some((2, 36));
+        let glibc =
+            words().flatten().filter_map(parse).chain(relr).max().context("it does not need glibc")?;
+        Ok(Needs { libraries, glibc })
+    }
+}
+
+/// Shared libraries, and the least version of glibc.
+struct Needs {
+    libraries: Vec<String>,
+    glibc: (u32, u32),
+}
+
+fn create_parent(path: &Path) -> Result<()> {
+    let parent = path.parent().context("a file has a parent")?;
+    fs::create_dir_all(parent).with_context(|| parent.display().to_string())
+}
+
+/// Copies a file of the repository, with this mode.
+fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    write(to, &fs::read(from).with_context(|| from.display().to_string())?, mode)
+}
+
+fn write(to: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    create_parent(to)?;
+    fs::write(to, bytes).with_context(|| to.display().to_string())?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode)).with_context(|| to.display().to_string())
+}
+
+/// A new, empty directory at this path.
+fn empty_dir(path: &Path) -> Result<()> {
+    if path.exists() {
+        fs::remove_dir_all(path).with_context(|| path.display().to_string())?;
+    }
+    fs::create_dir_all(path).with_context(|| path.display().to_string())
+}
+
+/// Builds from two clones in directories with other names, and compares all that comes out.
+///
+/// # Errors
+/// They differ.
+pub(crate) fn reproducible() -> Result<()> {
+    deps::install_for_packages()?;
+    let place = target_dir().join("reproducible");
+    empty_dir(&place)?;
+    let mut sums = Vec::new();
+    for name in ["one", "the-other"] {
+        let (clone, out) = (place.join(name), place.join("out").join(name));
+        run_command(Command::new("git").args(["clone", "--quiet"]).arg(root()).arg(&clone))?;
+        let sources = Sources::released(&clone, &clone.join("target"))?;
+        deb::build(&sources, &out, deb::XZ)?;
+        image::build(&sources, &out)?;
+        fs::remove_dir_all(clone.join("target"))?;
+        sums.push(text_of(Command::new("sh").args(["-c", "sha256sum *"]).current_dir(out))?);
+    }
+    println!("{}", sums[0]);
+    ensure!(sums[0] == sums[1], "the second build differs:\n{}", sums[1]);
+    Ok(fs::remove_dir_all(place)?)
+}
