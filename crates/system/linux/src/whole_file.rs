@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::randomness::Randomness;
@@ -69,6 +70,33 @@ impl FileCalls for SystemFiles {
     }
 }
 
+/// As [`SystemFiles`], but other users can neither read nor write the new files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PrivateFiles;
+
+impl FileCalls for PrivateFiles {
+    fn write(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
+    }
+
+    fn sync(&mut self, path: &Path) -> io::Result<()> {
+        SystemFiles.sync(path)
+    }
+
+    fn link(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemFiles.link(from, to)
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemFiles.rename(from, to)
+    }
+
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        SystemFiles.remove(path)
+    }
+}
+
 /// Creates a file unless it exists. Afterwards the file, new or old, survives a power cut. Returns whether it is the
 /// new one.
 ///
@@ -93,13 +121,73 @@ pub fn place_new(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::R
 ///
 /// # Errors
 /// The system's error; the file then has its old or new content.
-pub fn replace(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace(calls: &mut (impl FileCalls + ?Sized), path: &Path, bytes: &[u8]) -> io::Result<()> {
+    stage(calls, path, bytes)?.rename(calls)?;
+    calls.sync(directory(path))
+}
+
+/// New content of a file, durable under another name.
+#[derive(Debug)]
+#[must_use = "content that stays beside its file is of no use"]
+pub struct Staged {
+    beside: PathBuf,
+    path: PathBuf,
+}
+
+/// Writes new content of a file beside it, and makes that durable: most of what may fail is done then.
+///
+/// # Errors
+/// The system's error; nothing is left.
+pub fn stage(calls: &mut (impl FileCalls + ?Sized), path: &Path, bytes: &[u8]) -> io::Result<Staged> {
     let beside = beside(path)?;
-    if let Err(error) = written(calls, &beside, bytes).and_then(|()| calls.rename(&beside, path)) {
+    if let Err(error) = written(calls, &beside, bytes) {
         let _ = calls.remove(&beside);
         return Err(error);
     }
+    Ok(Staged { beside, path: path.to_owned() })
+}
+
+impl Staged {
+    /// Gives the content its name. A power cut may take that back until [`sync_name`] has returned.
+    ///
+    /// # Errors
+    /// The system's error; the file has its old content then, and the new one is gone.
+    pub fn rename(self, calls: &mut (impl FileCalls + ?Sized)) -> io::Result<()> {
+        let renamed = calls.rename(&self.beside, &self.path);
+        if renamed.is_err() {
+            self.discard(calls);
+        }
+        renamed
+    }
+
+    /// Removes the content. If that fails it stays beside the file, and does no harm.
+    pub fn discard(self, calls: &mut (impl FileCalls + ?Sized)) {
+        let _ = calls.remove(&self.beside);
+    }
+}
+
+/// Makes the name of a file durable.
+///
+/// # Errors
+/// The system's error.
+pub fn sync_name(calls: &mut (impl FileCalls + ?Sized), path: &Path) -> io::Result<()> {
     calls.sync(directory(path))
+}
+
+/// Removes content that a killed process has left beside a file.
+pub fn remove_left(path: &Path) {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return };
+    let Ok(entries) = std::fs::read_dir(directory(path)) else { return };
+    for entry in entries.flatten() {
+        let left = entry.file_name();
+        let random =
+            left.to_str().and_then(|left| left.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".new"));
+        if random
+            .is_some_and(|random| random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Checks that [`replace`] can put a file there, without giving it its name: readers would find it empty.
@@ -115,7 +203,7 @@ pub fn check_place(path: &Path) -> io::Result<()> {
     std::fs::remove_file(&beside)
 }
 
-fn written(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn written(calls: &mut (impl FileCalls + ?Sized), path: &Path, bytes: &[u8]) -> io::Result<()> {
     calls.write(path, bytes)?;
     calls.sync(path)
 }
@@ -135,6 +223,8 @@ fn directory(path: &Path) -> &Path {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
@@ -149,6 +239,29 @@ mod tests {
             assert_eq!(std::fs::read(&path).unwrap(), content);
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn content_waits_beside_its_file_until_it_gets_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        replace(&mut PrivateFiles, &path, b"old").unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        stage(&mut PrivateFiles, &path, b"discarded").unwrap().discard(&mut PrivateFiles);
+        let staged = stage(&mut PrivateFiles, &path, b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        staged.rename(&mut PrivateFiles).unwrap();
+        sync_name(&mut PrivateFiles, &path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        // As a killed process leaves it, beside files that are not ours.
+        let others = ["a.new", "a.0123456789abcdef.old", "b.0123456789abcdef.new"];
+        for name in others {
+            std::fs::write(directory.path().join(name), b"x").unwrap();
+        }
+        let _left = stage(&mut PrivateFiles, &path, b"left").unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 5);
+        remove_left(&path);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4);
     }
 
     #[test]
