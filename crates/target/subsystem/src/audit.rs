@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use event::{Caller, OfMemcached, TlsInUse};
 pub(crate) use event::{Event, OfQueue};
-pub use event::{OfMemcached, TlsInUse};
 pub(crate) use file::inspect;
 use file::{is_passing, open};
 pub use queue::AuditState;
@@ -38,6 +38,17 @@ impl Recorder {
         if let Some(queue) = self.0.as_ref().filter(|queue| queue.is_on()) {
             queue.push(event());
         }
+    }
+
+    /// Records a process that the control socket has refused.
+    pub fn control_refused(&self, caller: Caller) {
+        self.record(|| Event::ControlRefused(caller));
+    }
+
+    /// Records a change that a process has asked for through the control socket, and why it was refused, if it was.
+    pub fn control_changed(&self, caller: Caller, method: &str, object: &str, refusal: Option<&str>) {
+        let (method, object, refusal) = (method.into(), object.into(), refusal.map(Into::into));
+        self.record(|| Event::ControlChanged { caller, method, object, refusal });
     }
 
     /// Whether there is an audit log.

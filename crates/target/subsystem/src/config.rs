@@ -15,6 +15,7 @@ mod passed_sources;
 mod resolve;
 mod secrets;
 mod warnings;
+mod write;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -71,6 +72,17 @@ pub struct TargetConfig {
     pub subsystems: Vec<SubsystemConfig>,
     /// The audit log.
     pub audit: AuditConfig,
+    /// Control by callers on this machine.
+    pub control: ControlConfig,
+}
+
+/// Configuration of the control socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// The Unix socket; `None` for no control.
+    pub socket: Option<PathBuf>,
+    /// The file that keeps the changes made through it; `None` for the default.
+    pub changes: Option<PathBuf>,
 }
 
 /// Configuration of the audit log.

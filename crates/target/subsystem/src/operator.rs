@@ -11,6 +11,7 @@ mod storage;
 mod tests;
 mod used;
 mod waiting;
+mod whole;
 
 use std::collections::BTreeMap;
 use std::fmt;

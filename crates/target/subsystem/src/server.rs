@@ -217,6 +217,43 @@ impl Target {
         with_audit(self.operator.reload(wanted, &orders(&self.addresses)), audit)
     }
 
+    /// Applies the differences between two configurations, all of them or none, and keeps other differences between the
+    /// running configuration and `before`. May block.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub fn change(&mut self, before: &TargetConfig, wanted: &TargetConfig) -> Result<Report, Report> {
+        // The operator refuses a memory smaller than what pairs need.
+        self.reports().into_iter().for_each(drop);
+        let audit = match before.audit == wanted.audit || !wanted.check().is_empty() {
+            true => None,
+            false => self.audit.follow(wanted.audit.file.as_deref()),
+        };
+        let audit = with_audit(Report::default(), audit);
+        if !audit.is_complete() {
+            return Err(audit);
+        }
+        let outcome = self.operator.change(before, wanted, &orders(&self.addresses));
+        match outcome {
+            Ok(mut report) => {
+                report.lines.extend(audit.lines);
+                Ok(report)
+            }
+            Err(report) => {
+                if !audit.lines.is_empty() {
+                    self.audit.follow(before.audit.file.as_deref());
+                }
+                Err(report)
+            }
+        }
+    }
+
+    /// Records events of the audit log.
+    #[must_use]
+    pub fn recorder(&self) -> Recorder {
+        self.audit.recorder()
+    }
+
     /// Opens the file of the audit log again, after it was renamed. May block.
     pub fn reopen_audit(&mut self) -> Report {
         with_audit(Report::default(), self.audit.reopen())

@@ -334,7 +334,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:1:10: unclosed table, expected `]`
     nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`, `allow`; did you mean `address`?
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
-    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`; did you mean `subsystem`?
+    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`, `control`; did you mean `subsystem`?
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
     nvlane.toml:2:13: invalid value: integer `-1`, expected a number from 0 to 65535
     nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"
@@ -710,6 +710,38 @@ fn rights_of_hosts_that_other_lists_keep_out_are_mistakes() {
     "#);
     // A subsystem for any host has no list that they could miss.
     config(&rights_text("\"any\"", "hosts = [\"a\"]\nwrite_hosts = [\"a\"]"));
+}
+
+#[test]
+fn a_configuration_is_written_as_it_is_read() {
+    let rich = "machine = \"m\"\nmemcached = [\"127.0.0.1:11211\", { address = \"unix:/m?mode=0660\", users = \"file:/u\" }]\n\
+        [reactors]\ncores = \"0-1\"\nengine = \"epoll\"\ndoorbell = \"fixed:4,8192,20\"\nspin = \"never\"\nplacement = \"queue\"\n\
+        busy_poll_us = 50\nprefer_busy_poll = true\nbusy_poll_budget = 9\nreceive = \"pdu\"\nin_place = 20000\nzero_copy = \"64K\"\n\
+        pool = \"96M\"\n[limits]\ntransfer = \"2M\"\nin_capsule = 4096\nwindows = 3\nalignment = 8\nconnections = 77\n\
+        [timeouts]\npdu_s = 7\nsecret_overlap_s = 0\n[audit]\nfile = \"/a\"\n[control]\nsocket = \"/c\"\nchanges = \"/d\"\n\
+        [discovery]\nnqn = \"nqn.2026-01.io.nvlane:d\"\n[[discovery.referral]]\naddress = \"192.0.2.1\"\n\
+        [[listener]]\naddress = \"[::1]\"\nadvertise = \"192.0.2.9:7\"\ndoorbell = \"turn\"\nallow = [\"10.0.0.0/8\", \"192.0.2.7\"]\ntls = \"required\"\n\
+        [[listener]]\naddress = \"127.0.0.1:8009\"\nsubsystems = true\ndiscovery = false\n\
+        [[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nserial = \"S\"\nmodel = \"M\"\nhosts = [\"b\", \"a\"]\nmemcached = \"any\"\n\
+        cntlids = [2, 9]\ndoorbell = \"immediate\"\ndhchap_secret = \"env:S\"\ndhchap_hash = [\"sha384\"]\n\
+        dhchap_dhgroup = [\"ffdhe2048\", \"null\"]\nrefused_reauthentication = \"keep\"\n\
+        [[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"file:/s\"\ndhchap_ctrl_secret = \"keyring:c\"\n\
+        [[subsystem.host]]\nnqn = \"b\"\ntls_key = \"file:/k\"\n\
+        [[subsystem.namespace]]\nstorage = \"file:/f?size=1G&lba=512&readonly\"\nuuid = \"01234567-89ab-cdef-0123-456789abcdef\"\n\
+        hosts = [\"a\"]\nwrite_hosts = []\n\
+        [[subsystem.namespace]]\nnsid = 7\nstorage = \"kv:ram:1G?evict=none\"\nkey_prefixes = { a = [\"x/\", \"\"] }\n";
+    for text in [EXAMPLE.to_owned(), uncommented(EXAMPLE), rich.to_owned()] {
+        let read = config(&text);
+        let written = read.to_toml().to_string();
+        assert_eq!(config(&written), read, "{written}");
+        assert_eq!(config(&written).to_toml().to_string(), written);
+    }
+    let written = config(rich).to_toml();
+    for key in ["machine", "reactors", "limits", "timeouts", "audit", "control", "discovery"] {
+        assert!(written.contains_key(key), "{key}");
+    }
+    assert_eq!(written["subsystem"][0]["namespace"][0].get("nsid"), None, "its number was not given");
+    assert_eq!(config(rich).namespace_numbers(), [[1, 7].map(Nsid::new)]);
 }
 
 #[test]

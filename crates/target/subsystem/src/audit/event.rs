@@ -88,6 +88,36 @@ pub(crate) enum Event {
         /// The act or omission of the host.
         detail: Option<String>,
     },
+    /// A process may not use the control socket.
+    ControlRefused(Caller),
+    /// A process has asked for a change through the control socket.
+    ControlChanged {
+        caller: Caller,
+        method: String,
+        /// What was to be changed.
+        object: String,
+        /// Why nothing was changed.
+        refusal: Option<String>,
+    },
+}
+
+/// A process at the control socket, as the kernel names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its id.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+impl Caller {
+    fn write(self, line: &mut Line<'_>) {
+        line.number("pid", self.pid.into());
+        line.number("uid", self.uid.into());
+        line.number("gid", self.gid.into());
+    }
 }
 
 /// A memcached connection and its client.
@@ -198,13 +228,18 @@ impl Event {
             Self::MemcachedAuthenticationFailed(..) => "memcached authentication failed",
             Self::WriteRefused { .. } => "write refused",
             Self::Disconnected { .. } => "disconnected",
+            Self::ControlRefused(_) => "control refused",
+            Self::ControlChanged { .. } => "control changed",
         }
     }
 
     /// Address of the peer that has caused it.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         match self {
-            Self::Started { .. } | Self::Stopped {} => None,
+            Self::Started { .. }
+            | Self::Stopped {}
+            | Self::ControlRefused(_)
+            | Self::ControlChanged { .. } => None,
             Self::ConnectRefused { peer, .. } | Self::ConnectionRefused { peer, .. } => *peer,
             Self::MemcachedAuthenticated(client) | Self::MemcachedAuthenticationFailed(client) => client.peer,
             Self::Connected { queue, .. }
@@ -229,6 +264,8 @@ impl Event {
             Self::MemcachedAuthenticationFailed(..) => "memcached_authentication_failed",
             Self::WriteRefused { .. } => "write_refused",
             Self::Disconnected { .. } => "disconnected",
+            Self::ControlRefused(_) => "control_refused",
+            Self::ControlChanged { .. } => "control_changed",
         }
     }
 
@@ -295,6 +332,13 @@ impl Event {
                 line.text("closed_by", closed_by);
                 line.text("reason", reason);
                 line.optional("detail", detail.as_deref());
+            }
+            Self::ControlRefused(caller) => caller.write(line),
+            Self::ControlChanged { caller, method, object, refusal } => {
+                caller.write(line);
+                line.text("method", method);
+                line.text("object", object);
+                line.optional("refusal", refusal.as_deref());
             }
         }
     }

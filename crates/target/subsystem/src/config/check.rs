@@ -44,6 +44,8 @@ pub enum ConfigPlace {
     Subsystem(usize, &'static str),
     /// The audit log.
     Audit,
+    /// The control socket: which key.
+    Control(&'static str),
     /// A namespace of a subsystem: which key.
     Namespace(usize, usize, &'static str),
 }
@@ -102,6 +104,7 @@ impl TargetConfig {
         self.check_tls(&mut findings);
         self.check_concatenation(&mut findings);
         self.check_identities(&mut findings);
+        self.check_control(&mut findings);
         findings.0
     }
 
@@ -139,6 +142,21 @@ impl TargetConfig {
                 "a pool of {pool} is too small for transfers as large as allowed: take {least} or more"
             );
             findings.add(ConfigPlace::Reactors("pool"), message);
+        }
+    }
+
+    /// The target may have another working directory than the one that writes or reads these paths.
+    fn check_control(&self, findings: &mut Findings) {
+        let control = &self.control;
+        for (key, path) in [("socket", &control.socket), ("changes", &control.changes)] {
+            if let Some(path) = path.as_ref().filter(|path| !path.is_absolute()) {
+                let message = format!("{key} is {}: write an absolute path", path.display());
+                findings.add(ConfigPlace::Control(key), message);
+            }
+        }
+        if control.socket.is_none() && control.changes.is_some() {
+            let message = "changes are made through the control socket: add socket, or leave this out".into();
+            findings.add(ConfigPlace::Control("changes"), message);
         }
     }
 

@@ -28,9 +28,9 @@ use wire::uuid::Uuid;
 use self::memcached::RawMemcached;
 use self::mistakes::explained;
 use super::{
-    AuditConfig, AuthenticationConfig, ConfigPlace, DiscoveryConfig, ListenerConfig, NamespaceConfig,
-    Problem, ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
-    TlsKeySources, listen_address,
+    AuditConfig, AuthenticationConfig, ConfigPlace, ControlConfig, DiscoveryConfig, ListenerConfig,
+    NamespaceConfig, Problem, ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads,
+    TimeoutConfig, TlsKeySources, listen_address,
 };
 use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
@@ -196,6 +196,15 @@ struct RawFile {
     subsystem: Vec<Spanned<RawSubsystem>>,
     #[serde(default)]
     audit: RawAudit,
+    #[serde(default)]
+    control: RawControl,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawControl {
+    socket: Option<Spanned<PathBuf>>,
+    changes: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -468,6 +477,10 @@ impl Reader<'_> {
         let subsystems = raw.subsystem.into_iter().enumerate();
         let subsystems = subsystems.filter_map(|(at, subsystem)| self.subsystem(at, subsystem)).collect();
         let audit = AuditConfig { file: self.kept(ConfigPlace::Audit, raw.audit.file) };
+        let control = ControlConfig {
+            socket: self.kept(ConfigPlace::Control("socket"), raw.control.socket),
+            changes: self.kept(ConfigPlace::Control("changes"), raw.control.changes),
+        };
         TargetConfig {
             machine,
             reactors,
@@ -478,6 +491,7 @@ impl Reader<'_> {
             discovery,
             subsystems,
             audit,
+            control,
         }
     }
 

@@ -472,6 +472,7 @@ fn restart(running: &TargetConfig, wanted: &TargetConfig, changes: &mut Vec<Chan
         ("limits", running.limits != wanted.limits),
         ("timeouts", running.timeouts != wanted.timeouts),
         ("nqn of discovery", running.discovery.nqn != wanted.discovery.nqn),
+        ("control socket", running.control != wanted.control),
     ];
     let differing = differing.iter().filter(|(_, differs)| *differs);
     changes.extend(differing.map(|(what, _)| Change::NeedsRestart((*what).to_owned())));
