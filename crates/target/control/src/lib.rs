@@ -1,0 +1,27 @@
+//! Changes of a running target by callers on its machine: JSON-RPC over a Unix socket.
+//!
+//! ```text
+//! socket ▶ rpc ▶ methods, spdk ▶ control ▶ changes_file, tree
+//! ```
+//!
+//! A change is an edit of the configuration as a tree of tables. [`Control`] holds the tree of the operator's
+//! configuration and the edited one; their difference is kept in a file and applied again at the next start.
+//! docs/design/control-socket.md
+#![forbid(unsafe_code)]
+
+pub mod changes_file;
+mod control;
+mod error;
+mod methods;
+pub mod noun;
+pub mod rpc;
+pub mod socket;
+mod spdk;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+pub use control::{Control, Plant, Started};
+pub use error::CallError;
+pub use tree::Difference;
