@@ -20,6 +20,16 @@ impl Columns {
         Self { rows: vec![titles.map(str::to_owned).to_vec()], indent: 0 }
     }
 
+    /// A table with as many columns as there are titles.
+    pub(crate) fn titled_by(titles: Vec<String>) -> Self {
+        Self { rows: vec![titles], indent: 0 }
+    }
+
+    /// A row of such a table.
+    pub(crate) fn row_of(&mut self, row: Vec<String>) {
+        self.rows.push(row.iter().map(|text| without_hidden(text, false).into_owned()).collect());
+    }
+
     /// A list of names and values, indented by two.
     pub(crate) fn list() -> Self {
         Self { rows: Vec::new(), indent: 2 }

@@ -4,6 +4,7 @@
 mod adq;
 mod check;
 mod columns;
+mod ctl;
 mod discover;
 mod disk_path;
 mod human_size;
@@ -51,6 +52,8 @@ enum Command {
     Target(serve::TargetArguments),
     /// Make a running target reread its configuration and reopen closed namespaces, and print the outcome.
     Reload(reload::ReloadArguments),
+    /// See and change what a running target serves: namespaces, hosts, listeners, limits.
+    Ctl(ctl::CtlArguments),
     /// Check a target's configuration and storage without changing anything.
     Check(check::CheckArguments),
     /// List the subsystems in a discovery log.
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Quickstart(arguments) => quickstart::quickstart(&arguments),
         Command::Target(arguments) => serve::target(&arguments, mask),
         Command::Reload(arguments) => reload::reload(&arguments),
+        Command::Ctl(arguments) => ctl::ctl(&arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Discover(arguments) => discover::discover(&arguments),
         Command::Identify(arguments) => identify::identify(&arguments),

@@ -1,6 +1,7 @@
 //! `nvlane target`: runs a target until a signal ends it.
 
 mod connect_command;
+mod control_calls;
 mod counters;
 mod device_lanes;
 mod device_queues;
@@ -21,6 +22,7 @@ use clap::{Args, ValueEnum};
 use command_line::exit::{Ended, Failure};
 use command_line::secret_argument::source_of;
 use command_line::values::cores;
+use control::Control;
 use host::{DoorbellPolicy, Receive, ZeroCopy};
 use linux::{CoreList, SignalMask};
 use reactor::{EngineKind, SpinPolicy};
@@ -40,6 +42,7 @@ use subsystem::server::{StartError, Target};
 use wire::discovery::IO_PORT;
 use wire::nqn::Nqn;
 
+use self::control_calls::WaitingCall;
 use self::device_queues::DeviceQueues;
 use self::state_file::{StateFile, monotonic_ns};
 use crate::disk_path::disk_path;
@@ -75,6 +78,10 @@ Lanes (queue pairs) are placed on reactors (threads) by load: each on the reacto
 lanes of one device queue on one reactor, which with --busy-poll reads that queue itself; cpu places lanes on the core of their \
 interrupts; queue places queue n of each host on reactor n - 1. Where the property is unknown (loopback has no device queue), \
 placement falls back to load. --state FILE shows the placements, and which busy-poll settings the kernel granted.
+
+--control SOCKET lets `nvlane ctl` see and change everything without an editor: `nvlane ctl namespace add --size 1G`. Changes are kept in \
+--changes FILE and made again at the next start; where the configuration file was edited since, the file wins. `nvlane ctl diff` shows what \
+differs from the file.
 
 --audit FILE records which hosts were accepted and which were refused: {\"time\":…,\"event\":\"connect_refused\",\"peer\":…,\"host\":…,\"status\":…}. It has \
 no secrets, its text is printable ASCII, and each kind of line is limited to 500 at once and 10 per second: lines_omitted counts the \
@@ -167,6 +174,14 @@ pub(crate) struct TargetArguments {
     /// opens the file again, for logrotate.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
+    /// Unix socket of `nvlane ctl` and of SPDK's tools, which see and change what is served; for this user and root only.
+    /// Changes are applied as a reload applies them.
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// File that keeps the changes made with `nvlane ctl` over the configuration file, which stays untouched.
+    /// [default: changes.json in systemd's state directory, else the configuration file's name with .changes behind it]
+    #[arg(long, value_name = "FILE")]
+    changes: Option<PathBuf>,
     /// Directory with the records of `nvlane adq`: connections get the priority of their recorded class, and the log and
     /// the state file report what is out of line.
     #[arg(long, value_name = "DIR", default_value = adq::journal::DIRECTORY, env = "NVLANE_ADQ_RECORD")]
@@ -199,6 +214,7 @@ const DEVICE_QUEUES_INTERVAL: Duration = Duration::from_secs(30);
 enum Wake {
     Signal(i32),
     CommandEnded(std::io::Result<std::process::ExitStatus>),
+    Call(WaitingCall),
 }
 
 /// Runs a target in a process whose main thread blocks all signals. `mask` is the one that the process was started with.
@@ -208,17 +224,25 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
     let manager = ServiceManager::of_environment();
     let config_path = arguments.config.clone();
     let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
-    let config = configure(arguments, file.as_ref())?;
+    let base = configure(arguments, file.as_ref())?;
     StateFile::check(arguments.state.as_deref())?;
+    let socket = control_calls::open(&base)?;
+    let control = control_calls::start(&base, config_path.as_deref())?;
+    let config = control.config().clone();
     // Fast while the process has few threads.
     linux::reserve_descriptors(descriptor_count(&config));
     end_with_any_reactor();
     warn_about_memory(&config);
-    let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;
+    // Positions are those of the file.
+    let located = file.as_ref().filter(|_| config == base);
+    let target = Target::start(&config).map_err(|error| failure(&error, located))?;
     is_started.store(true, Ordering::Relaxed);
     announce(&target, &config);
+    if let Some(socket) = &socket {
+        control_calls::serve(socket, &target, wakes.clone())?;
+    }
 
-    Serving { arguments, config, mask, manager }.run(target, wakes, &wake)
+    Serving { arguments, config: base, mask, manager }.run(target, control, wakes, &wake)
 }
 
 /// Starts the thread that takes the signals of this process: the others, which inherit the mask of the main thread, have
@@ -278,7 +302,7 @@ fn end_with_any_reactor() {
 /// A started target in its process.
 struct Serving<'a> {
     arguments: &'a TargetArguments,
-    /// As it was started.
+    /// As it was started, without the changes of control calls.
     config: TargetConfig,
     /// The signal mask that the process was started with.
     mask: SignalMask,
@@ -287,7 +311,13 @@ struct Serving<'a> {
 
 impl Serving<'_> {
     /// Waits for signals and the end of `--run`'s command, if there is one.
-    fn run(&self, mut target: Target, wakes: Sender<Wake>, wake: &Receiver<Wake>) -> Ended {
+    fn run(
+        &self,
+        mut target: Target,
+        mut control: Control,
+        wakes: Sender<Wake>,
+        wake: &Receiver<Wake>,
+    ) -> Ended {
         let mut code = ExitCode::SUCCESS;
         let mut file = StateFile::new(self.arguments.state.as_deref());
         let mut device_queues = DeviceQueues::new(&self.arguments.adq_record);
@@ -295,7 +325,7 @@ impl Serving<'_> {
         file.write(&target, &device_queues);
         self.tell_ready(&target, "");
         // It may read the state.
-        let command = self.start_command(&target, wakes)?;
+        let command = self.start_command(&target, control.config(), wakes)?;
         let mut next_look = Instant::now() + LOOK_INTERVAL;
         let mut next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
         loop {
@@ -318,17 +348,28 @@ impl Serving<'_> {
             match next_wake(wake, looks.into_iter().flatten().min())? {
                 None => {}
                 Some(Wake::Signal(SIGHUP)) => {
-                    self.manager.tell(format_args!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_ns() / 1000));
-                    file.begin_reload();
-                    target.keep_used(!force_request::take(self.arguments.state.as_deref()));
-                    let report = self.reload(&mut target);
-                    file.end_reload(&report);
-                    device_queues.look(&target);
-                    // Before the outcome is there: `nvlane reload`, the reload of a systemd unit, ends with that.
-                    let told =
-                        if report.is_complete() { "" } else { "; the last reload left changes undone" };
-                    self.tell_ready(&target, told);
-                    file.write(&target, &device_queues);
+                    let is_forced = force_request::take(self.arguments.state.as_deref());
+                    self.reload_with(&mut target, &mut control, &mut file, &mut device_queues, is_forced);
+                }
+                Some(Wake::Call(waiting)) => {
+                    let answer = match waiting.call.is_reload() {
+                        true => waiting.call.reload_is_forced().map(|is_forced| {
+                            let report = self.reload_with(
+                                &mut target,
+                                &mut control,
+                                &mut file,
+                                &mut device_queues,
+                                is_forced,
+                            );
+                            control.answer_reload(&report)
+                        }),
+                        false => control_calls::perform(&waiting, &mut control, &mut target),
+                    };
+                    if waiting.call.is_change() && answer.is_ok() {
+                        self.tell_ready(&target, "");
+                        file.write(&target, &device_queues);
+                    }
+                    waiting.answer(answer);
                 }
                 Some(Wake::Signal(SIGUSR1)) => {
                     counters::log(&target);
@@ -367,15 +408,42 @@ impl Serving<'_> {
         Ok(code)
     }
 
+    /// Reloads, and notifies everyone of the outcome.
+    fn reload_with(
+        &self,
+        target: &mut Target,
+        control: &mut Control,
+        file: &mut StateFile,
+        device_queues: &mut DeviceQueues,
+        is_forced: bool,
+    ) -> Report {
+        self.manager.tell(format_args!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_ns() / 1000));
+        file.begin_reload();
+        target.keep_used(!is_forced);
+        let report = self.reload(target, control);
+        file.end_reload(&report);
+        device_queues.look(target);
+        // Before the outcome is there: `nvlane reload`, the reload of a systemd unit, ends with that.
+        let told = if report.is_complete() { "" } else { "; the last reload left changes undone" };
+        self.tell_ready(target, told);
+        file.write(target, device_queues);
+        report
+    }
+
     /// Starts the command of `--run`, if there is one, and a thread that waits for its end.
-    fn start_command(&self, target: &Target, wakes: Sender<Wake>) -> anyhow::Result<Option<Pid>> {
+    fn start_command(
+        &self,
+        target: &Target,
+        config: &TargetConfig,
+        wakes: Sender<Wake>,
+    ) -> anyhow::Result<Option<Pid>> {
         if self.arguments.run.is_empty() {
             return Ok(None);
         }
         let memcached = target.memcached().first().map_or_else(String::new, |address| {
             address.ip().map_or_else(|| address.to_string(), |ip| from_here(ip).to_string())
         });
-        let variables = [("NVLANE_ADDR", address(target, &self.config)), ("NVLANE_MEMCACHED", memcached)];
+        let variables = [("NVLANE_ADDR", address(target, config)), ("NVLANE_MEMCACHED", memcached)];
         let mut child = self.mask.with(|| run::start(&self.arguments.run, &variables))?;
         let command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
         start_thread(move || drop(wakes.send(Wake::CommandEnded(child.wait()))))?;
@@ -392,7 +460,7 @@ impl Serving<'_> {
         self.manager.tell(format_args!("READY=1\nSTATUS={namespace_count} namespaces at {addresses}{more}"));
     }
 
-    fn reload(&self, target: &mut Target) -> Report {
+    fn reload(&self, target: &mut Target, control: &mut Control) -> Report {
         let wanted = match &self.arguments.config {
             Some(path) => ConfigFile::read(path).map_err(|errors| errors.to_string()).and_then(|file| {
                 configure(self.arguments, Some(&file)).map_err(|failure| failure.to_string())
@@ -400,10 +468,14 @@ impl Serving<'_> {
             // The options stay as they are, but not the files with secrets that they name.
             None => Ok(self.config.clone()),
         };
+        let wanted = wanted.and_then(|wanted| control.rebase(&wanted));
         let report = match wanted {
-            Ok(wanted) => {
-                warn_about_memory(&wanted);
-                target.reload(&wanted)
+            Ok(dropped) => {
+                warn_about_memory(control.config());
+                let mut report = target.reload(control.config());
+                let line = |text| ReportLine { outcome: ChangeOutcome::Done, text };
+                report.lines.splice(..0, dropped.iter().map(control_calls::dropped_line).map(line));
+                report
             }
             Err(errors) => {
                 let failed =
@@ -524,6 +596,13 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     }
     if let Some(file) = &arguments.audit {
         config.audit.file = Some(file.clone());
+    }
+    for (given, path) in
+        [(&arguments.control, &mut config.control.socket), (&arguments.changes, &mut config.control.changes)]
+    {
+        if let Some(given) = given {
+            *path = Some(std::path::absolute(given).map_err(Failure::usage)?);
+        }
     }
     let problems = config.check();
     if problems.is_empty() {

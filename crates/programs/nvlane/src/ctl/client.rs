@@ -1,0 +1,70 @@
+//! The other end of a control socket.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use command_line::exit::{Failure, Kind};
+use control::CallError;
+use serde_json::{Map, Value, json};
+
+/// Limit of an answer, bytes: the state of some hundred thousand lanes.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// A connection to a target.
+pub(super) struct Client {
+    path: PathBuf,
+    connection: BufReader<UnixStream>,
+    timeout: Duration,
+}
+
+impl Client {
+    pub(super) fn connect(path: &Path, timeout: Duration) -> Result<Self, Failure> {
+        let connection = UnixStream::connect(path).and_then(|connection| {
+            connection.set_read_timeout(Some(timeout))?;
+            connection.set_write_timeout(Some(timeout))?;
+            Ok(connection)
+        });
+        let connection = connection.map_err(|error| {
+            let shown = path.display();
+            let hint = match error.kind() {
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                    ": no target serves it. Start one with nvlane target --control SOCKET, or name its socket with --control"
+                }
+                ErrorKind::PermissionDenied => ": use this command as the target's user, or as root",
+                _ => "",
+            };
+            Failure::new(Kind::Unreachable, format!("cannot connect to {shown}: {error}{hint}"))
+        })?;
+        Ok(Self { path: path.to_owned(), connection: BufReader::new(connection), timeout })
+    }
+
+    /// Calls a method.
+    pub(super) fn call(&mut self, method: &str, params: Map<String, Value>) -> Result<Value, Failure> {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let sent = self.connection.get_mut().write_all(format!("{request}\n").as_bytes());
+        let mut line = Vec::new();
+        let received =
+            sent.and_then(|()| (&mut self.connection).take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line));
+        let (shown, seconds) = (self.path.display(), self.timeout.as_secs());
+        received.map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::new(
+                Kind::Failed,
+                format!("{shown}: no answer within {seconds} s: it may still come into effect, see nvlane ctl diff"),
+            ),
+            _ => Failure::new(Kind::Unreachable, format!("{shown}: {error}")),
+        })?;
+        let mut answer: Value = serde_json::from_slice(&line).map_err(|_| {
+            Failure::new(Kind::Unreachable, format!("{shown}: the answer is not that of a target"))
+        })?;
+        match answer.get("error") {
+            None => Ok(answer["result"].take()),
+            Some(error) => {
+                let code = error["code"].as_i64().unwrap_or(0);
+                let kind = if CallError::is_usage(code) { Kind::Usage } else { Kind::Failed };
+                Err(Failure::new(kind, error["message"].as_str().unwrap_or("refused")))
+            }
+        }
+    }
+}

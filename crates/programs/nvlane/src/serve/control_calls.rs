@@ -1,0 +1,164 @@
+//! The control socket of a target: its calls are carried out on the thread that reloads.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context;
+use command_line::exit::Failure;
+use control::rpc::Call;
+use control::socket::{ControlSocket, Service};
+use control::{CallError, Control, Difference, Plant};
+use serde_json::Value;
+use subsystem::audit::{Caller, Recorder};
+use subsystem::config::TargetConfig;
+use subsystem::operator::{Outline, Report};
+use subsystem::server::Target;
+use wire::text::without_hidden;
+
+use super::{Wake, warn_about_memory};
+
+/// A call, and where its answer is waited for.
+pub(super) struct WaitingCall {
+    pub(super) call: Call,
+    caller: Caller,
+    answer: Sender<Result<Value, CallError>>,
+}
+
+impl WaitingCall {
+    pub(super) fn answer(self, answer: Result<Value, CallError>) {
+        // The caller may be gone.
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// Opens the control socket, if there is to be one.
+pub(super) fn open(config: &TargetConfig) -> Result<Option<ControlSocket>, Failure> {
+    let Some(path) = &config.control.socket else { return Ok(None) };
+    let opened = ControlSocket::open(path);
+    opened.map(Some).map_err(|why| Failure::usage(format!("control socket {}: {why}", path.display())))
+}
+
+/// Adds the kept changes to the configuration.
+pub(super) fn start(base: &TargetConfig, config_path: Option<&Path>) -> Result<Control, Failure> {
+    let file = base.control.socket.as_ref().and_then(|_| changes_file(base, config_path));
+    let started = Control::start(base, file.as_deref()).map_err(Failure::usage)?;
+    for difference in &started.dropped {
+        tracing::warn!("{}", dropped_line(difference));
+    }
+    Ok(started.control)
+}
+
+/// The file that keeps changes; `None` if there is no place for one.
+fn changes_file(config: &TargetConfig, config_path: Option<&Path>) -> Option<PathBuf> {
+    if let Some(path) = &config.control.changes {
+        return Some(path.clone());
+    }
+    // Of several, the first: systemd separates them by colons.
+    let state = std::env::var_os("STATE_DIRECTORY");
+    let directory = state.as_ref().and_then(|paths| std::env::split_paths(paths).next());
+    if let Some(directory) = directory.filter(|path| path.is_absolute()) {
+        return Some(directory.join("changes.json"));
+    }
+    let mut name = OsString::from(config_path?);
+    name.push(".changes");
+    std::path::absolute(PathBuf::from(name)).ok()
+}
+
+/// What is said of a kept change that does not fit any more.
+pub(super) fn dropped_line(difference: &Difference) -> String {
+    format!(
+        "the configuration says something else of {} by now: its control change is dropped",
+        difference.title()
+    )
+}
+
+/// Hands calls over to the main thread.
+struct Calls {
+    wakes: Mutex<Sender<Wake>>,
+    recorder: Recorder,
+}
+
+impl Service for Calls {
+    fn perform(&self, call: Call, caller: Caller) -> Result<Value, CallError> {
+        let (answer, received) = channel();
+        let waiting = WaitingCall { call, caller, answer };
+        let sent = self.wakes.lock().unwrap_or_else(PoisonError::into_inner).send(Wake::Call(waiting));
+        sent.map_err(|_| CallError::ending())?;
+        received.recv().unwrap_or_else(|_| Err(CallError::ending()))
+    }
+
+    fn refuse(&self, caller: Caller) {
+        self.recorder.control_refused(caller);
+    }
+}
+
+/// Serves calls from now on.
+pub(super) fn serve(socket: &ControlSocket, target: &Target, wakes: Sender<Wake>) -> anyhow::Result<()> {
+    let calls = Calls { wakes: Mutex::new(wakes), recorder: target.recorder() };
+    socket.serve(Arc::new(calls)).context("cannot start the thread of the control socket")?;
+    tracing::info!(socket = %socket.path().display(), "control socket open for this user and root");
+    Ok(())
+}
+
+/// The running target.
+struct Running<'a>(&'a mut Target);
+
+impl Plant for Running<'_> {
+    fn change(
+        &mut self,
+        before: &TargetConfig,
+        wanted: &TargetConfig,
+        is_forced: bool,
+    ) -> Result<Report, Report> {
+        warn_about_memory(wanted);
+        self.0.keep_used(!is_forced);
+        self.0.change(before, wanted)
+    }
+
+    fn running(&self) -> Option<&Outline> {
+        Some(self.0.running())
+    }
+
+    fn bound(&self, address: &str) -> Option<String> {
+        let listeners = self.0.listeners().iter();
+        let mut found = listeners.filter(|listener| listener.config.address.to_string() == address);
+        found.next().map(|listener| listener.address.to_string())
+    }
+
+    fn state(&self) -> Option<Value> {
+        serde_json::to_value(self.0.state()?).ok()
+    }
+}
+
+/// Carries out a call, and records it if it is a change.
+pub(super) fn perform(
+    waiting: &WaitingCall,
+    control: &mut Control,
+    target: &mut Target,
+) -> Result<Value, CallError> {
+    let WaitingCall { call, caller, .. } = waiting;
+    let mut running = Running(target);
+    let answer = control.perform(call, &mut running);
+    if call.is_change() {
+        let object = call.object();
+        let (method, object) = (&call.method, without_hidden(&object, false));
+        let refusal = answer.as_ref().err().map(|error| error.message.as_str());
+        target.recorder().control_changed(*caller, method, &object, refusal);
+        match refusal {
+            None => tracing::info!(
+                uid = caller.uid,
+                pid = caller.pid,
+                revision = control.revision(),
+                "control: {method} {object}"
+            ),
+            Some(why) => tracing::warn!(
+                uid = caller.uid,
+                pid = caller.pid,
+                "control: {method} {object} refused: {why}"
+            ),
+        }
+    }
+    answer
+}
