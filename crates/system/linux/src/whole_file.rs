@@ -123,7 +123,7 @@ pub fn place_new(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::R
 /// The system's error; the file then has its old or new content.
 pub fn replace(calls: &mut (impl FileCalls + ?Sized), path: &Path, bytes: &[u8]) -> io::Result<()> {
     stage(calls, path, bytes)?.rename(calls)?;
-    calls.sync(directory(path))
+    sync_name(calls, path)
 }
 
 /// New content of a file, durable under another name.

@@ -176,3 +176,98 @@ fn a_reload_tells_of_changed_keys() {
         assert!(report.is_complete());
     }
 }
+
+/// Two configurations, and the number of steps between them.
+fn before_and_after() -> (TargetConfig, TargetConfig, usize) {
+    let before = config(Policy::Off);
+    let mut after = before.clone();
+    let address = "127.0.0.1:4421".parse().expect("an address");
+    after.listeners.push(ListenerConfig { address, ..after.listeners[0].clone() });
+    after.reactors.doorbell = "immediate".parse().expect("a policy");
+    after.subsystems[0].access = Access::Only([HOST.parse().expect("a name")].into());
+    let spec = "null:1G".parse().expect("a specification");
+    after.subsystems[0].namespaces.push(crate::config::NamespaceConfig::new(spec));
+    (before, after, 4)
+}
+
+#[test]
+fn a_change_of_which_a_step_is_refused_is_taken_back() {
+    let (before, after, step_count) = before_and_after();
+    for refused in 0..step_count {
+        let mut operator = operator(&before);
+        let running = operator.running().clone();
+        let orders = Cell::new(0);
+        let outcome = operator.change(&before, &after, &|order: Order| {
+            let OrderKind::Apply(steps) = order.kind else { panic!("a change applies steps") };
+            let outcome = |at| match orders.get() == 0 && at == refused {
+                true => Err(StepError::Stopping),
+                false => Ok(0),
+            };
+            let outcomes: Vec<_> = (0..steps.len()).map(outcome).collect();
+            // Those that were done are undone.
+            assert_eq!(outcomes.len(), if orders.get() == 0 { step_count } else { step_count - 1 });
+            orders.set(orders.get() + 1);
+            order.answers.send(OrderAnswer::Applied(outcomes)).is_ok()
+        });
+        let report = outcome.expect_err("a step was refused").to_string();
+        assert!(report.ends_with("not done, the target is stopping"), "{report}");
+        assert_eq!((orders.get(), report.lines().count()), (2, 1));
+        assert_eq!(*operator.running(), running);
+        assert_eq!((operator.listeners().len(), operator.stores.len()), (1, 0));
+    }
+}
+
+#[test]
+fn a_change_that_cannot_be_prepared_orders_nothing() {
+    let (before, mut after, _) = before_and_after();
+    let mut operator = operator(&before);
+    let running = operator.running().clone();
+    let (gate, tag) = (Arc::clone(operator.gate()), operator.listeners()[0].tag);
+    // Stricter at once, if the change came about.
+    after.listeners[0].allow =
+        crate::names::allow_list::AllowList::Only(vec!["10.0.0.0/8".parse().expect("a prefix")]);
+    after.subsystems[0].namespaces[0].storage =
+        "file:/no/such/directory/a?size=1M".parse().expect("a specification");
+    let outcome = operator.change(&before, &after, &|_| panic!("nothing to order"));
+    assert!(outcome.expect_err("no such directory").to_string().contains("not done"));
+    assert_eq!(*operator.running(), running);
+    assert!(gate.passage(tag, 0).is_some());
+    assert!(gate.admits(tag, Some([192, 0, 2, 1].into())), "the listener asks for no more than before");
+}
+
+#[test]
+fn a_change_leaves_what_a_reload_has_left_undone() {
+    let (before, after, step_count) = before_and_after();
+    let mut operator = operator(&before);
+    let answer = |outcome: Result<usize, StepError>, steps: &Cell<usize>, order: Order| {
+        let OrderKind::Apply(given) = order.kind else { panic!("steps are applied") };
+        steps.set(given.len());
+        order.answers.send(OrderAnswer::Applied(given.iter().map(|_| outcome).collect())).is_ok()
+    };
+    let steps = Cell::new(0);
+    let report = operator.reload(&after, &|order| answer(Err(StepError::Stopping), &steps, order));
+    assert_eq!((report.is_complete(), steps.get()), (false, step_count));
+    let mut more = after.clone();
+    more.reactors.placement = crate::names::placement_policy::PlacementPolicy::Cpu;
+    more.limits.connection_count_max = 77;
+    let report = operator.change(&after, &more, &|order| answer(Ok(0), &steps, order)).expect("done");
+    assert_eq!(steps.get(), 1, "the new one only");
+    assert_eq!(report.to_string(), "place lanes to come by cpu: done\nchange limits: takes a restart");
+    // The next reload does the rest.
+    operator.reload(&more, &|order| answer(Ok(0), &steps, order));
+    assert_eq!(steps.get(), step_count);
+}
+
+#[test]
+fn a_secret_that_is_gone_does_not_keep_its_host_from_being_removed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let before = with_key(&config(Policy::Required), directory.path(), 1);
+    let mut operator = operator(&before);
+    std::fs::remove_file(directory.path().join("key")).expect("there");
+    let after = config(Policy::Off);
+    let report = operator.change(&before, &after, &|order: Order| {
+        let OrderKind::Apply(steps) = order.kind else { panic!("a change applies steps") };
+        order.answers.send(OrderAnswer::Applied(steps.iter().map(|_| Ok(0)).collect())).is_ok()
+    });
+    assert!(report.expect("done").is_complete());
+}

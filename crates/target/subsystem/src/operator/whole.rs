@@ -21,8 +21,7 @@ impl Operator {
     ) -> Result<Report, Report> {
         let read = self.read(wanted).map_err(failed)?;
         let ports = u16::try_from(self.reactor_count).unwrap_or(u16::MAX);
-        let before = Outline::with_secrets(&before.with_ports(ports), self.identities.target());
-        let mut before = before.map_err(failed)?;
+        let mut before = self.outline_before(&before.with_ports(ports));
         let running = self.running.clone();
         let overlap_ms = read.outline.config.timeouts.secret_overlap_ms;
         self.running.config.timeouts.secret_overlap_ms = overlap_ms;
@@ -34,6 +33,19 @@ impl Operator {
             self.restore_gate();
         }
         outcome
+    }
+
+    /// What a caller has seen. Secrets that cannot be read any more are those that run: the change may be to remove them.
+    fn outline_before(&self, before: &TargetConfig) -> Outline {
+        Outline::with_secrets(before, self.identities.target()).unwrap_or_else(|_| {
+            let mut outline = Outline::new(before, self.identities.target());
+            for (nqn, subsystem) in &mut outline.subsystems {
+                if let Some(running) = self.running.subsystems.get(nqn) {
+                    subsystem.authentication.clone_from(&running.authentication);
+                }
+            }
+            outline
+        })
     }
 
     fn change_from(
