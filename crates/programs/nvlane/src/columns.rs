@@ -26,7 +26,7 @@ impl Columns {
     }
 
     /// A row of such a table.
-    pub(crate) fn row_of(&mut self, row: Vec<String>) {
+    pub(crate) fn row_of(&mut self, row: &[String]) {
         self.rows.push(row.iter().map(|text| without_hidden(text, false).into_owned()).collect());
     }
 

@@ -240,18 +240,18 @@ pub(crate) fn ctl(arguments: &CtlArguments) -> Ended {
     let (noun, matches) =
         arguments.0.subcommand().ok_or_else(|| Failure::usage("name a noun: nvlane ctl --help"))?;
     match noun {
-        "diff" => output.print(&Differences(client.call("diff", Map::new())?))?,
+        "diff" => output.print(&Differences(client.call("diff", &Map::new())?))?,
         "export" => {
-            let exported = client.call("export", Map::new())?;
+            let exported = client.call("export", &Map::new())?;
             write(exported["toml"].as_str().unwrap_or_default())?;
         }
         "state" => {
-            let state = client.call("state", Map::new())?;
+            let state = client.call("state", &Map::new())?;
             write(serde_json::to_string_pretty(&state).unwrap_or_default() + "\n")?;
         }
         "reload" => {
             let params = Map::from_iter([("force".to_owned(), matches.get_flag("force").into())]);
-            let answer = client.call("reload", params)?;
+            let answer = client.call("reload", &params)?;
             let is_complete = answer["is_complete"] == true;
             output.print(&Changed(answer))?;
             if !is_complete {
@@ -263,7 +263,7 @@ pub(crate) fn ctl(arguments: &CtlArguments) -> Ended {
             let params = matches.get_one::<String>("params").map_or("{}", String::as_str);
             let params = serde_json::from_str(params)
                 .map_err(|error| Failure::usage(format!("the parameters are no JSON object: {error}")))?;
-            let answer = client.call(method, params)?;
+            let answer = client.call(method, &params)?;
             write(serde_json::to_string_pretty(&answer).unwrap_or_default() + "\n")?;
         }
         _ => of_noun(noun, matches, &mut client, &output)?,
@@ -282,8 +282,8 @@ fn of_noun(noun: &str, matches: &ArgMatches, client: &mut Client, output: &Outpu
         }
     }
     match verb {
-        "list" if noun.id.is_some() => return output.print(&Objects(noun, client.call("list", params)?)),
-        "list" | "show" => return output.print(&shown::Object(client.call("show", params)?)),
+        "list" if noun.id.is_some() => return output.print(&Objects(noun, client.call("list", &params)?)),
+        "list" | "show" => return output.print(&shown::Object(client.call("show", &params)?)),
         _ => {}
     }
     let verb = match verb {
@@ -300,7 +300,7 @@ fn of_noun(noun: &str, matches: &ArgMatches, client: &mut Client, output: &Outpu
     if let Some(revision) = matches.get_one::<u64>("revision") {
         params.insert("revision".into(), (*revision).into());
     }
-    let answer = client.call(verb, params)?;
+    let answer = client.call(verb, &params)?;
     if answer["kept"] == false {
         eprintln!("nvlane: the change ends with the target, which keeps none: start it with --changes FILE");
     }
@@ -331,7 +331,7 @@ fn values_of(
             (Some(storage), _) => storage.to_owned(),
             (None, "add") => format!("ram:{bytes}"),
             (None, _) => {
-                let shown = client.call("show", params.clone())?;
+                let shown = client.call("show", params)?;
                 shown["values"]["storage"].as_str().unwrap_or_default().to_owned()
             }
         };

@@ -9,6 +9,7 @@ mod discover;
 mod disk_path;
 mod human_size;
 mod identify;
+mod import;
 mod keys;
 mod kv;
 mod lab;
@@ -56,6 +57,8 @@ enum Command {
     Ctl(ctl::CtlArguments),
     /// Check a target's configuration and storage without changing anything.
     Check(check::CheckArguments),
+    /// Print the configuration of another target, nvmetcli's or SPDK's, as one of nvlane.
+    Import(import::ImportArguments),
     /// List the subsystems in a discovery log.
     Discover(discover::DiscoverArguments),
     /// Show the Identify data of a controller and its namespaces.
@@ -113,6 +116,7 @@ fn main() -> ExitCode {
         Command::Reload(arguments) => reload::reload(&arguments),
         Command::Ctl(arguments) => ctl::ctl(&arguments),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Import(arguments) => import::import(&arguments),
         Command::Discover(arguments) => discover::discover(&arguments),
         Command::Identify(arguments) => identify::identify(&arguments),
         Command::List(arguments) => list::list(&arguments),

@@ -11,7 +11,7 @@ use linux::small_file::SmallFile;
 use linux::whole_file::{FileCalls, PrivateFiles, Staged, check_place, remove_left, stage, sync_name};
 use serde::{Deserialize, Serialize};
 
-use crate::spdk::Names;
+use crate::names::Names;
 use crate::tree::Difference;
 
 /// Version of the form of the file.

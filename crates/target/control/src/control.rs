@@ -8,7 +8,7 @@ use subsystem::operator::{ChangeOutcome, Outline, Report};
 
 use crate::changes_file::{ChangesFile, Kept};
 use crate::error::{CallError, INTERNAL, REFUSED, REVISION};
-use crate::spdk::Names;
+use crate::names::Names;
 use crate::tree::{self, Difference};
 
 /// The running target, as far as calls concern it.

@@ -1,7 +1,7 @@
 //! Changes of a running target by callers on its machine: JSON-RPC over a Unix socket.
 //!
 //! ```text
-//! socket ▶ rpc ▶ methods, spdk ▶ control ▶ changes_file, tree
+//! import, socket ▶ dispatch ▶ spdk ▶ methods ▶ control ▶ changes_file, tree
 //! ```
 //!
 //! A change is an edit of the configuration as a tree of tables. [`Control`] holds the tree of the operator's
@@ -11,8 +11,12 @@
 
 pub mod changes_file;
 mod control;
+mod dispatch;
+mod edits;
 mod error;
+pub mod import;
 mod methods;
+mod names;
 pub mod noun;
 pub mod rpc;
 pub mod socket;

@@ -8,10 +8,10 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use crate::control::{Control, Edit, Plant};
+use crate::edits::{add_host, add_number, keep_numbers, key_of_host, remove_named, text_of};
 use crate::error::{CallError, METHOD, MISSING, REFUSED};
 use crate::noun::{NOUNS, Noun};
 use crate::rpc::Call;
-use crate::spdk;
 use crate::tree::{IS_NUMBERED, names};
 
 /// The methods of nvlane.
@@ -43,36 +43,12 @@ struct Place {
 }
 
 impl Call {
-    /// Whether it asks for a reload, which the target performs.
-    #[must_use]
-    pub fn is_reload(&self) -> bool {
-        self.method == "reload"
-    }
-
     /// Whether a reload is to remove also what connected hosts use.
     ///
     /// # Errors
     /// Other parameters.
     pub fn reload_is_forced(&self) -> Result<bool, CallError> {
         Ok(self.parsed()?.force)
-    }
-
-    /// Whether it changes anything.
-    #[must_use]
-    pub fn is_change(&self) -> bool {
-        matches!(self.method.as_str(), "add" | "set" | "remove") || spdk::is_change(&self.method)
-    }
-
-    /// What it is about, for the audit log: no values, which may be secrets in a wrong place.
-    #[must_use]
-    pub fn object(&self) -> String {
-        let text = |key: &str| match self.params.get(key) {
-            Some(Value::String(text)) => Some(text.clone()),
-            Some(Value::Number(number)) => Some(number.to_string()),
-            _ => None,
-        };
-        let words = ["noun", "subsystem", "nqn", "name", "nsid"];
-        words.iter().filter_map(|key| text(key)).collect::<Vec<_>>().join(" ")
     }
 
     fn parsed(&self) -> Result<Params, CallError> {
@@ -82,31 +58,28 @@ impl Call {
 }
 
 impl Control {
-    /// Carries out a call.
-    ///
-    /// # Errors
-    /// Why it is refused; nothing was changed.
-    pub fn perform(&mut self, call: &Call, plant: &mut dyn Plant) -> Result<Value, CallError> {
-        if spdk::knows(&call.method) {
-            return self.perform_spdk(call, plant);
-        }
+    /// Carries out a call of nvlane's own methods; `None` if it is none.
+    pub(crate) fn perform_own(
+        &mut self,
+        call: &Call,
+        plant: &mut dyn Plant,
+    ) -> Option<Result<Value, CallError>> {
+        METHODS.contains(&call.method.as_str()).then(|| self.own_method(call, plant))
+    }
+
+    fn own_method(&mut self, call: &Call, plant: &mut dyn Plant) -> Result<Value, CallError> {
         match call.method.as_str() {
             "list" => self.list(&call.parsed()?, plant),
             "show" => self.show(&call.parsed()?, plant),
-            "add" => self.add(call.parsed()?, plant),
-            "set" => self.set(call.parsed()?, plant),
+            "add" => self.add(&call.parsed()?, plant),
+            "set" => self.set(&call.parsed()?, plant),
             "remove" => self.remove(&call.parsed()?, plant),
-            "diff" => Ok(
-                json!({ "revision": self.revision(), "kept": self.is_kept(), "differences": self.differences() }),
-            ),
+            "diff" => Ok(json!({
+                "revision": self.revision(), "kept": self.is_kept(), "differences": self.differences(),
+            })),
             "export" => Ok(json!({ "revision": self.revision(), "toml": self.export()? })),
             "state" => plant.state().ok_or_else(CallError::ending),
-            other => {
-                let known = METHODS.into_iter().chain(spdk::METHODS.iter().map(|(name, _)| *name));
-                let hint = store::nearest(other, known)
-                    .map_or_else(String::new, |near| format!(": did you mean {near}?"));
-                Err(CallError::new(METHOD, format!("no method {other}{hint}")))
-            }
+            _ => Err(CallError::new(REFUSED, "the target itself reloads")),
         }
     }
 
@@ -219,8 +192,8 @@ impl Control {
         names(id, list).into_iter().zip(list).map(object).collect()
     }
 
-    fn add(&mut self, params: Params, plant: &mut dyn Plant) -> Result<Value, CallError> {
-        let place = self.place(&params)?;
+    fn add(&mut self, params: &Params, plant: &mut dyn Plant) -> Result<Value, CallError> {
+        let place = self.place(params)?;
         let noun = place.noun;
         let Some(id) = noun.id else {
             let message = format!("there is one {} only: set its values", noun.name);
@@ -228,12 +201,15 @@ impl Control {
         };
         let mut values = params.values.clone();
         if let Some(name) = &params.name {
-            values.entry(id).or_insert_with(|| name.clone());
+            values.entry(id).or_insert_with(|| match name.as_str().map(str::parse::<u32>) {
+                Some(Ok(number)) if id == "nsid" => number.into(),
+                _ => name.clone(),
+            });
         }
         let mut tree = self.tree.clone();
         if noun.name == "host" {
             let name = add_host(table_of(&mut tree, &place)?, values)?;
-            return self.changed(tree, &params, plant, &name);
+            return self.changed(tree, params, plant, &name);
         }
         let list = list_of(&mut tree, &place)?;
         if noun.name == "namespace" {
@@ -257,11 +233,11 @@ impl Control {
             ));
         }
         list.push(Value::Object(values));
-        self.changed(tree, &params, plant, &name)
+        self.changed(tree, params, plant, &name)
     }
 
-    fn set(&mut self, params: Params, plant: &mut dyn Plant) -> Result<Value, CallError> {
-        let place = self.place(&params)?;
+    fn set(&mut self, params: &Params, plant: &mut dyn Plant) -> Result<Value, CallError> {
+        let place = self.place(params)?;
         let noun = place.noun;
         if params.values.is_empty() {
             return Err(CallError::invalid(Some("values"), "nothing to set"));
@@ -269,7 +245,7 @@ impl Control {
         let mut tree = self.tree.clone();
         let name = match noun.id {
             None => noun.name.to_owned(),
-            Some(_) => canonical(noun, &given(&params)?),
+            Some(_) => canonical(noun, &given(params)?),
         };
         let table = match noun.id {
             None => table_of(&mut tree, &place)?,
@@ -305,7 +281,7 @@ impl Control {
             let subsystem = table_of(&mut tree, &place)?;
             remove_named(subsystem, "host", "nqn", &name);
         }
-        self.changed(tree, &params, plant, &name)
+        self.changed(tree, params, plant, &name)
     }
 
     fn remove(&mut self, params: &Params, plant: &mut dyn Plant) -> Result<Value, CallError> {
@@ -356,24 +332,6 @@ impl Control {
     }
 }
 
-/// The lowest number that is free, unless one is given.
-pub(crate) fn add_number(values: &mut Map<String, Value>, list: &[Value]) {
-    if values.get("nsid").is_none_or(Value::is_null) {
-        let taken: Vec<Option<u64>> = list.iter().map(|namespace| namespace["nsid"].as_u64()).collect();
-        let free = (1_u64..).find(|nsid| !taken.contains(&Some(*nsid))).unwrap_or(1);
-        values.insert("nsid".into(), free.into());
-    }
-}
-
-/// Writes the numbers down that would be others once a namespace is gone.
-pub(crate) fn keep_numbers(list: &mut [Value], removed: Option<u64>) {
-    for namespace in list.iter_mut().filter(|namespace| namespace["nsid"].as_u64() > removed) {
-        if let Some(table) = namespace.as_object_mut() {
-            table.remove(IS_NUMBERED);
-        }
-    }
-}
-
 /// The name of the object in question.
 fn given(params: &Params) -> Result<String, CallError> {
     let name = params.name.as_ref().ok_or_else(|| CallError::invalid(Some("name"), "missing"))?;
@@ -381,10 +339,6 @@ fn given(params: &Params) -> Result<String, CallError> {
         Value::String(_) | Value::Number(_) => Ok(text_of(name)),
         _ => Err(CallError::invalid(Some("name"), "write text, or a number")),
     }
-}
-
-fn text_of(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// A name as the tree has it: an address with its port.
@@ -438,60 +392,6 @@ fn hosts(subsystem: &Value) -> Vec<(String, Value)> {
         }
     }
     found
-}
-
-/// Adds a host to those that may connect, and its secrets. Returns its name.
-pub(crate) fn add_host(
-    subsystem: &mut Map<String, Value>,
-    mut values: Map<String, Value>,
-) -> Result<String, CallError> {
-    let name = values.get("nqn").and_then(Value::as_str).map(str::to_owned);
-    let name = name.ok_or_else(|| CallError::invalid(Some("nqn"), "missing: name the host"))?;
-    let is_any = !subsystem.get("hosts").is_some_and(Value::is_array);
-    values.remove("nqn");
-    let has_secrets = !values.is_empty();
-    match subsystem.get_mut("hosts") {
-        Some(Value::Array(hosts)) if hosts.iter().any(|host| host.as_str() == Some(&name)) => {
-            if !has_secrets {
-                return Err(CallError::new(REFUSED, format!("host {name} is there already")));
-            }
-        }
-        Some(Value::Array(hosts)) => hosts.push(name.clone().into()),
-        _ if has_secrets => {}
-        _ => {
-            let message = "any host may connect: set hosts of the subsystem to a list first";
-            return Err(CallError::new(REFUSED, message));
-        }
-    }
-    debug_assert!(!is_any || has_secrets);
-    if has_secrets {
-        key_of_host(subsystem, &name)?.append(&mut values);
-    }
-    Ok(name)
-}
-
-/// The table with the secrets of a host.
-fn key_of_host<'a>(
-    subsystem: &'a mut Map<String, Value>,
-    name: &str,
-) -> Result<&'a mut Map<String, Value>, CallError> {
-    let broken = || CallError::new(REFUSED, "the configuration has another shape");
-    let list = subsystem.entry("host").or_insert_with(|| json!([])).as_array_mut().ok_or_else(broken)?;
-    let at = match list.iter().position(|table| table["nqn"] == name) {
-        Some(at) => at,
-        None => {
-            list.push(json!({ "nqn": name }));
-            list.len() - 1
-        }
-    };
-    list[at].as_object_mut().ok_or_else(broken)
-}
-
-/// Removes a table from a list of named ones.
-pub(crate) fn remove_named(table: &mut Map<String, Value>, list: &str, key: &str, name: &str) {
-    if let Some(Value::Array(list)) = table.get_mut(list) {
-        list.retain(|table| text_of(&table[key]) != name);
-    }
 }
 
 /// What runs of an object, where the configuration does not say it.

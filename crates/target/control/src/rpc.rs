@@ -111,7 +111,7 @@ pub fn answer(bytes: &[u8], mut perform: impl FnMut(Call) -> Result<Value, CallE
     let response = match serde_json::from_slice(bytes) {
         Ok(Value::Array(batch)) => of_batch(batch, perform),
         Ok(request) => of_one(request, &mut perform),
-        Err(error) => Some(failed(Value::Null, &CallError::new(PARSE, format!("this is no JSON: {error}")))),
+        Err(error) => Some(failed(&Value::Null, &CallError::new(PARSE, format!("this is no JSON: {error}")))),
     };
     response.map(|response| response.to_string().into_bytes())
 }
@@ -119,19 +119,19 @@ pub fn answer(bytes: &[u8], mut perform: impl FnMut(Call) -> Result<Value, CallE
 /// The response to bytes that cannot be cut into requests.
 #[must_use]
 pub fn unusable(why: &Unusable) -> Vec<u8> {
-    failed(Value::Null, &CallError::new(PARSE, why.0.clone())).to_string().into_bytes()
+    failed(&Value::Null, &CallError::new(PARSE, why.0.clone())).to_string().into_bytes()
 }
 
 /// The response to a caller that is refused.
 #[must_use]
 pub fn refused(why: &str) -> Vec<u8> {
-    failed(Value::Null, &CallError::new(REQUEST, why)).to_string().into_bytes()
+    failed(&Value::Null, &CallError::new(REQUEST, why)).to_string().into_bytes()
 }
 
 fn of_batch(batch: Vec<Value>, mut perform: impl FnMut(Call) -> Result<Value, CallError>) -> Option<Value> {
     if batch.is_empty() || batch.len() > BATCH_MAX {
         let message = format!("a batch has 1 to {BATCH_MAX} requests");
-        return Some(failed(Value::Null, &CallError::new(REQUEST, message)));
+        return Some(failed(&Value::Null, &CallError::new(REQUEST, message)));
     }
     let responses: Vec<Value> =
         batch.into_iter().filter_map(|request| of_one(request, &mut perform)).collect();
@@ -139,37 +139,37 @@ fn of_batch(batch: Vec<Value>, mut perform: impl FnMut(Call) -> Result<Value, Ca
 }
 
 fn of_one(request: Value, perform: &mut impl FnMut(Call) -> Result<Value, CallError>) -> Option<Value> {
-    let wrong = |id: Value, message: &str| Some(failed(id, &CallError::new(REQUEST, message)));
+    let wrong = |id: &Value, message: &str| Some(failed(id, &CallError::new(REQUEST, message)));
     let Value::Object(mut request) = request else {
-        return wrong(Value::Null, "a request is a JSON object");
+        return wrong(&Value::Null, "a request is a JSON object");
     };
     let id = request.remove("id");
     if !matches!(id, None | Some(Value::String(_) | Value::Number(_) | Value::Null)) {
-        return wrong(Value::Null, "id is text or a number");
+        return wrong(&Value::Null, "id is text or a number");
     }
     let shown_id = id.clone().unwrap_or_default();
     // SPDK's own clients always send it, its server does without.
     if request.remove("jsonrpc").is_some_and(|version| version != "2.0") {
-        return wrong(shown_id, "jsonrpc is \"2.0\"");
+        return wrong(&shown_id, "jsonrpc is \"2.0\"");
     }
     let Some(Value::String(method)) = request.remove("method") else {
-        return wrong(shown_id, "method is missing, or no text");
+        return wrong(&shown_id, "method is missing, or no text");
     };
     let params = match request.remove("params") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(params)) => params,
         Some(_) => {
             let error = CallError::invalid(Some("params"), "parameters have names: write an object");
-            return id.is_some().then(|| failed(shown_id, &error));
+            return id.is_some().then(|| failed(&shown_id, &error));
         }
     };
     let result = perform(Call { method, params });
     id.map(|id| match result {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
-        Err(error) => failed(id, &error),
+        Err(error) => failed(&id, &error),
     })
 }
 
-fn failed(id: Value, error: &CallError) -> Value {
+fn failed(id: &Value, error: &CallError) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": error })
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use linux::randomness::Randomness;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use store::{Source, Spec};
 use subsystem::config::TlsPolicy;
@@ -20,8 +20,10 @@ use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
 use crate::control::{Control, Edit, Plant};
+use crate::edits::{add_host, add_number, keep_numbers, remove_named};
 use crate::error::{CallError, INTERNAL, PARAMETERS};
-use crate::methods::{self, add_host, add_number, keep_numbers, remove_named};
+use crate::methods;
+use crate::names::Names;
 use crate::rpc::Call;
 use crate::tree::names;
 
@@ -33,24 +35,6 @@ const NO_DEVICE: i64 = -19;
 
 /// Name of the discovery service.
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
-
-/// What callers with SPDK's methods have named.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Names {
-    /// Storage by the name of its bdev.
-    bdevs: BTreeMap<String, String>,
-    /// Files of keys by their names.
-    keys: BTreeMap<String, PathBuf>,
-    /// Listeners that were added, each with the subsystem that it was added for.
-    listeners: Vec<(String, String)>,
-}
-
-impl Names {
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// What a parameter may be.
 #[derive(Clone, Copy, Debug)]
@@ -468,6 +452,13 @@ impl Control {
             let nqn = config.nqn.as_str();
             let running = plant.running().and_then(|running| running.subsystems.get(&config.nqn));
             let hosts = table["hosts"].as_array();
+            let kept = self
+                .names
+                .hosts
+                .get(nqn)
+                .map(|listed| listed.iter().map(|host| json!(host)).collect::<Vec<_>>());
+            let shown_hosts = hosts.or(kept.as_ref()).into_iter().flatten();
+            let shown_hosts: Vec<Value> = shown_hosts.map(|host| json!({ "nqn": host })).collect();
             let namespaces = table["namespace"].as_array().into_iter().flatten();
             let namespace = |namespace: &Value| {
                 let nsid = u32::try_from(namespace["nsid"].as_u64()?).ok()?;
@@ -485,7 +476,7 @@ impl Control {
                 "subtype": "NVMe",
                 "listen_addresses": addresses,
                 "allow_any_host": hosts.is_none(),
-                "hosts": hosts.into_iter().flatten().map(|host| json!({ "nqn": host })).collect::<Vec<_>>(),
+                "hosts": shown_hosts,
                 "serial_number": running.map(|running| running.serial.clone()).or_else(|| config.serial.clone()),
                 "model_number": config.model,
                 "max_namespaces": self.config().limits.nsid_max,
@@ -717,6 +708,7 @@ fn of_subsystem(work: &mut Work, method: &str, given: &Given<'_>) -> Result<Valu
             if let Some(root) = work.tree.as_object_mut() {
                 remove_named(root, "subsystem", "nqn", &nqn);
             }
+            work.names.hosts.remove(&nqn);
             let added = work.names.listeners.iter().filter(|(of, _)| *of == nqn);
             let added: Vec<String> = added.map(|(_, address)| address.clone()).collect();
             for address in added {
@@ -823,7 +815,7 @@ fn of_subsystem(work: &mut Work, method: &str, given: &Given<'_>) -> Result<Valu
         }
         "nvmf_subsystem_add_host" => {
             let host: String = given.needed("host")?;
-            let mut values = Map::from_iter([("nqn".to_owned(), Value::from(host))]);
+            let mut values = Map::from_iter([("nqn".to_owned(), Value::from(host.clone()))]);
             for (key, from) in [
                 ("tls_key", "psk"),
                 ("dhchap_secret", "dhchap_key"),
@@ -837,27 +829,60 @@ fn of_subsystem(work: &mut Work, method: &str, given: &Given<'_>) -> Result<Valu
                     values.insert(key.into(), format!("file:{}", path.display()).into());
                 }
             }
-            add_host(work.subsystem(&nqn)?, values)?;
+            let is_any = !work.subsystem(&nqn)?.get("hosts").is_some_and(Value::is_array);
+            let has_secrets = values.len() > 1;
+            if is_any {
+                let listed = work.names.hosts.entry(nqn.clone()).or_default();
+                if listed.contains(&host) && !has_secrets {
+                    return Err(CallError::new(PARAMETERS, format!("host {host} is there already")));
+                }
+                listed.retain(|known| *known != host);
+                listed.push(host);
+            }
+            if !is_any || has_secrets {
+                add_host(work.subsystem(&nqn)?, values)?;
+            }
             Ok(true.into())
         }
         "nvmf_subsystem_remove_host" => {
             let host: String = given.needed("host")?;
+            let listed = work.names.hosts.get_mut(&nqn);
+            let in_names = listed.is_some_and(|listed| {
+                let count = listed.len();
+                listed.retain(|known| *known != host);
+                listed.len() < count
+            });
+            work.names.hosts.retain(|_, listed| !listed.is_empty());
             let subsystem = work.subsystem(&nqn)?;
             let hosts = subsystem.get_mut("hosts").and_then(Value::as_array_mut);
-            let hosts = hosts.ok_or_else(|| no_device("host", &host))?;
-            let at = hosts.iter().position(|known| *known == host.as_str());
-            hosts.remove(at.ok_or_else(|| no_device("host", &host))?);
+            let in_list = hosts.is_some_and(|hosts| {
+                let count = hosts.len();
+                hosts.retain(|known| *known != host.as_str());
+                hosts.len() < count
+            });
+            if !in_names && !in_list {
+                return Err(no_device("host", &host));
+            }
             remove_named(subsystem, "host", "nqn", &host);
             Ok(true.into())
         }
         "nvmf_subsystem_allow_any_host" => {
             let is_any: bool = given.needed("allow_any_host")?;
+            let listed = work.names.hosts.remove(&nqn).unwrap_or_default();
             let subsystem = work.subsystem(&nqn)?;
-            match (is_any, subsystem.get("hosts").is_some_and(Value::is_array)) {
-                (true, _) => drop(subsystem.insert("hosts".into(), "any".into())),
+            match (is_any, subsystem.get("hosts").cloned()) {
+                (true, Some(Value::Array(hosts))) => {
+                    subsystem.insert("hosts".into(), "any".into());
+                    let hosts = hosts.iter().filter_map(Value::as_str).map(str::to_owned);
+                    let hosts: Vec<String> = hosts.collect();
+                    if !hosts.is_empty() {
+                        work.names.hosts.insert(nqn, hosts);
+                    }
+                }
+                (true, _) if !listed.is_empty() => drop(work.names.hosts.insert(nqn, listed)),
+                (false, Some(Value::Array(_))) | (true, _) => {}
                 // Nobody, until a host is added.
-                (false, false) => drop(subsystem.insert("hosts".into(), json!([]))),
-                (false, true) => {}
+                (false, _) => drop(subsystem.insert("hosts".into(), json!(listed))),
             }
             Ok(true.into())
         }

@@ -1,6 +1,7 @@
 //! Changes, what is kept of them, and crashes in between.
 
 mod crashes;
+mod imports;
 mod merging;
 mod requests;
 mod spdk_methods;

@@ -41,7 +41,7 @@ impl Client {
     }
 
     /// Calls a method.
-    pub(super) fn call(&mut self, method: &str, params: Map<String, Value>) -> Result<Value, Failure> {
+    pub(super) fn call(&mut self, method: &str, params: &Map<String, Value>) -> Result<Value, Failure> {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let sent = self.connection.get_mut().write_all(format!("{request}\n").as_bytes());
         let mut line = Vec::new();

@@ -46,7 +46,7 @@ impl fmt::Display for Objects {
                 row.push(text(&object["subsystem"]));
             }
             row.extend(keys.iter().map(|key| value(object, key).unwrap_or_else(|| "-".into())));
-            table.row_of(row);
+            table.row_of(&row);
         }
         table.fmt(f)
     }
@@ -103,6 +103,13 @@ impl fmt::Display for Differences {
         }
         for difference in differences {
             let place: Vec<String> = difference["place"].as_array().into_iter().flatten().map(text).collect();
+            // A number that was assigned in order, and is written down since others have changed.
+            if let [above @ .., last] = &place[..]
+                && last == "numbered"
+            {
+                writeln!(f, "~ {}: its number is given", above.join(" "))?;
+                continue;
+            }
             let place = place.join(" ");
             match (&difference["was"], &difference["now"]) {
                 (Value::Null, now) => writeln!(f, "+ {place}: {}", text(now))?,

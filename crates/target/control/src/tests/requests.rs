@@ -15,7 +15,7 @@ use crate::CallError;
 use crate::rpc::{BATCH_MAX, Call, DEPTH_MAX, REQUEST_BYTES_MAX, REQUEST_TIME, Splitter, answer};
 use crate::socket::{CONNECTION_COUNT_MAX, ControlSocket, Service};
 
-fn echo(call: Call) -> Result<Value, CallError> {
+fn echo(call: &Call) -> Result<Value, CallError> {
     match call.method.as_str() {
         "fail" => Err(CallError::new(-1, "failed")),
         _ => Ok(json!({ "method": call.method, "params": call.params })),
@@ -23,7 +23,8 @@ fn echo(call: Call) -> Result<Value, CallError> {
 }
 
 fn answered(text: &str) -> Value {
-    answer(text.as_bytes(), echo).map_or(Value::Null, |bytes| serde_json::from_slice(&bytes).expect("JSON"))
+    answer(text.as_bytes(), |call| echo(&call))
+        .map_or(Value::Null, |bytes| serde_json::from_slice(&bytes).expect("JSON"))
 }
 
 #[test]
@@ -111,7 +112,7 @@ proptest! {
         let mut splitter = Splitter::default();
         splitter.add(&bytes);
         while let Ok(Some(value)) = splitter.next_value() {
-            answer(&value, echo);
+            answer(&value, |call| echo(&call));
         }
     }
 }
@@ -126,7 +127,7 @@ impl Service for Echo {
         if call.method == "large" {
             return Ok("x".repeat(8 << 20).into());
         }
-        echo(call)
+        echo(&call)
     }
 
     fn refuse(&self, caller: Caller) {

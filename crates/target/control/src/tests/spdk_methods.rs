@@ -132,6 +132,33 @@ fn parameters_that_cannot_be_followed_are_refused() {
 }
 
 #[test]
+fn the_list_of_hosts_counts_again_when_not_any_host_may_connect() {
+    let mut fixture = Fixture::new();
+    let nqn = "nqn.2026-01.io.nvlane:a";
+    let allow = |is_any: bool| json!({ "nqn": nqn, "allow_any_host": is_any });
+    let hosts = |fixture: &mut Fixture| {
+        let shown = fixture.done("nvmf_get_subsystems", json!({ "nqn": nqn }));
+        (shown[0]["allow_any_host"] == true, shown[0]["hosts"].clone())
+    };
+    fixture.done("nvmf_subsystem_allow_any_host", allow(true));
+    assert_eq!(hosts(&mut fixture), (true, json!([{ "nqn": "h1" }])));
+    fixture.done("nvmf_subsystem_add_host", json!({ "nqn": nqn, "host": "h2" }));
+    fixture.refused("nvmf_subsystem_add_host", json!({ "nqn": nqn, "host": "h2" }));
+    fixture.done("nvmf_subsystem_remove_host", json!({ "nqn": nqn, "host": "h1" }));
+    fixture.done("nvmf_subsystem_allow_any_host", allow(true));
+    assert_eq!(hosts(&mut fixture), (true, json!([{ "nqn": "h2" }])));
+    fixture.done("nvmf_subsystem_allow_any_host", allow(false));
+    assert_eq!(hosts(&mut fixture), (false, json!([{ "nqn": "h2" }])));
+    assert!(
+        fixture
+            .refused("nvmf_subsystem_remove_host", json!({ "nqn": nqn, "host": "h1" }))
+            .message
+            .contains("no host h1")
+    );
+    assert!(fixture.control.names.is_empty());
+}
+
+#[test]
 fn keys_are_named_by_their_files() {
     let mut fixture = Fixture::new();
     fixture.done("keyring_file_add_key", json!({ "name": "k", "path": "/etc/k" }));

@@ -1,0 +1,53 @@
+//! Which method a call is of: nvlane's own, or SPDK's.
+
+use serde_json::Value;
+
+use crate::control::{Control, Plant};
+use crate::error::{CallError, METHOD};
+use crate::methods::METHODS;
+use crate::rpc::Call;
+use crate::spdk;
+
+impl Call {
+    /// Whether it asks for a reload, which the target performs.
+    #[must_use]
+    pub fn is_reload(&self) -> bool {
+        self.method == "reload"
+    }
+
+    /// Whether it changes anything.
+    #[must_use]
+    pub fn is_change(&self) -> bool {
+        matches!(self.method.as_str(), "add" | "set" | "remove") || spdk::is_change(&self.method)
+    }
+
+    /// What it is about, for the audit log: no values, which may be secrets in a wrong place.
+    #[must_use]
+    pub fn object(&self) -> String {
+        let text = |key: &str| match self.params.get(key) {
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            _ => None,
+        };
+        let words = ["noun", "subsystem", "nqn", "name", "nsid"];
+        words.iter().filter_map(|key| text(key)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Control {
+    /// Carries out a call.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing was changed.
+    pub fn perform(&mut self, call: &Call, plant: &mut dyn Plant) -> Result<Value, CallError> {
+        if spdk::knows(&call.method) {
+            return self.perform_spdk(call, plant);
+        }
+        self.perform_own(call, plant).unwrap_or_else(|| {
+            let known = METHODS.into_iter().chain(spdk::METHODS.iter().map(|(name, _)| *name));
+            let hint = store::nearest(&call.method, known)
+                .map_or_else(String::new, |near| format!(": did you mean {near}?"));
+            Err(CallError::new(METHOD, format!("no method {}{hint}", call.method)))
+        })
+    }
+}
