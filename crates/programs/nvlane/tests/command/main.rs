@@ -3,6 +3,7 @@
 
 mod bad_addresses;
 mod bad_targets;
+mod ctl;
 mod discover;
 mod far_keys;
 mod hanging;
