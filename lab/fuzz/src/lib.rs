@@ -8,6 +8,7 @@
 
 mod authentication;
 mod configuration;
+mod control_requests;
 mod discovery_log;
 mod host_association;
 mod host_lane;
@@ -27,6 +28,7 @@ mod tls_stream;
 
 pub use authentication::authentication;
 pub use configuration::configuration;
+pub use control_requests::control_requests;
 pub use discovery_log::discovery_log;
 pub use host_association::host_association;
 pub use host_lane::host_lane;
@@ -51,6 +53,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "authentication", run: authentication },
     Target { name: "configuration", run: configuration },
+    Target { name: "control_requests", run: control_requests },
     Target { name: "discovery_log", run: discovery_log },
     Target { name: "host_association", run: host_association },
     Target { name: "host_lane", run: host_lane },
