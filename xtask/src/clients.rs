@@ -1,5 +1,5 @@
-//! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`. And the tests
-//! of memcached itself.
+//! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`; the tests of
+//! memcached itself; and SPDK's client at the control socket.
 
 mod own_tests;
 
@@ -54,6 +54,9 @@ fn prepare(suite: &str, dir: &Path) -> Result<()> {
 /// The name of memcached's own tests among the suites.
 const OWN_TESTS: &str = "own-tests";
 
+/// SPDK's client of its JSON-RPC at the control socket, which has no engine: `interop/control/spdk-rpc.sh`.
+const SPDK_RPC: &str = "spdk-rpc";
+
 /// What does not depend on the engine: it runs with the first one. It stores up to a million pairs.
 const EXPORTER: &str = "exporter";
 
@@ -98,9 +101,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let suites: Vec<_> = SUITES.into_iter().filter(|suite| is_chosen(suite)).collect();
     let runs_own_tests = is_chosen(&OWN_TESTS);
+    let runs_spdk_rpc = is_chosen(&SPDK_RPC);
     ensure!(
-        !suites.is_empty() || runs_own_tests,
-        "no suite is called {}; there are {OWN_TESTS}, {}",
+        !suites.is_empty() || runs_own_tests || runs_spdk_rpc,
+        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {}",
         options.names.join(" or "),
         SUITES.join(", ")
     );
@@ -119,6 +123,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let run = || own_tests::run(&nvlane, &source, engine, &dir);
             if !show(OWN_TESTS, engine, "kv-ram", &dir, run)? {
                 failed.push(format!("{OWN_TESTS} ({engine}, {time} of {})", options.times));
+            }
+        }
+    }
+    if runs_spdk_rpc && let Some(engine) = engines.clone().next() {
+        for time in 1..=options.times {
+            let dir = new_dir(target_dir().join("clients").join(SPDK_RPC))?;
+            if !show(SPDK_RPC, engine, "control", &dir, || run_spdk_rpc(&nvlane, &clients, &dir))? {
+                failed.push(format!("{SPDK_RPC} ({time} of {})", options.times));
             }
         }
     }
@@ -196,6 +208,16 @@ fn run_suite(
     let status = command.status().context("cannot run timeout")?;
     let _ = fs::remove_file(pairs);
     Ok(status.success())
+}
+
+/// Lets SPDK's client make and remove a subsystem of a target. Returns whether all went as it should.
+fn run_spdk_rpc(nvlane: &Path, clients: &Clients, dir: &Path) -> Result<bool> {
+    let log = File::create(dir.join("log"))?;
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after", "10", LIMIT_S]).arg(root().join("interop/control/spdk-rpc.sh"));
+    command.env("NVLANE", nvlane).env("PYTHON", &clients.python).env("SPDK_RPC", &clients.spdk_rpc);
+    command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    Ok(command.status().context("cannot run timeout")?.success())
 }
 
 #[cfg(test)]

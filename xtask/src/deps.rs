@@ -42,8 +42,9 @@ const PACKAGE_PROGRAMS: &[Program] = &[
     Program { name: "runc", package: "runc", purpose: "running OCI images" },
 ];
 
-/// Python packages of memcached clients, and of their test runner.
-const PYTHON_PACKAGES: &[&str] = &["pytest==8.4.2", "pymemcache==4.0.0", PYTHON_MEMCACHED, PYLIBMC];
+/// Python packages of memcached clients, of their test runner, and SPDK's client of its JSON-RPC.
+const PYTHON_PACKAGES: &[&str] =
+    &["pytest==8.4.2", "pymemcache==4.0.0", PYTHON_MEMCACHED, PYLIBMC, "spdk==26.9"];
 
 /// Their tests are only in their source packages.
 const PYTHON_MEMCACHED: &str = "python-memcached==1.62";
@@ -71,6 +72,8 @@ pub(crate) fn install() -> Result<()> {
 pub(crate) struct Clients {
     /// A Python interpreter with the clients installed.
     pub(crate) python: PathBuf,
+    /// SPDK's client of its JSON-RPC.
+    pub(crate) spdk_rpc: PathBuf,
     /// The tests of python-memcached, and of pylibmc.
     pub(crate) python_memcached: PathBuf,
     pub(crate) pylibmc: PathBuf,
@@ -93,6 +96,7 @@ pub(crate) fn install_clients() -> Result<Clients> {
     let source_of = |package: &str| place.join(package.replace("==", "-"));
     let clients = Clients {
         python: python.clone(),
+        spdk_rpc: place.join("bin/spdk-rpc"),
         python_memcached: source_of(PYTHON_MEMCACHED).join("tests"),
         pylibmc: source_of(PYLIBMC).join("tests"),
         gomemcache: place.join("go").join(GOMEMCACHE),

@@ -26,6 +26,7 @@ const LOG: &str = "strace.txt";
 const IMAGE: &str = "namespace.img";
 const CONFIG: &str = "nvlane.toml";
 const ADQ_RECORDS: &str = "adq";
+const CONTROL: &str = "control.sock";
 
 /// A record of `nvlane adq` for the loopback interface, whose class has the connections to `PORT`: the target compares the
 /// interface with it.
@@ -115,6 +116,8 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
         .arg(dir.join("state.json"))
         .arg("--adq-record")
         .arg(dir.join(ADQ_RECORDS))
+        .arg("--control")
+        .arg(dir.join(CONTROL))
         .stdin(Stdio::null())
         .spawn()
         .context("cannot run strace")?;
@@ -204,6 +207,17 @@ fn operate(program: &Path, dir: &Path, target: Pid) -> Result<()> {
         }
         Ok(())
     };
+    let ctl = |words: &[&str]| {
+        let mut command = Command::new(program);
+        run_command(
+            command.args(["ctl", "--control"]).arg(dir.join(CONTROL)).args(words).stdout(Stdio::null()),
+        )
+    };
+    let storage = format!("file:{}", dir.join("by-ctl.img").display());
+    ctl(&["namespace", "add", "77", "--storage", &storage, "--size", "16M"])?;
+    ctl(&["namespace", "set", "77", "--size", "32M"])?;
+    ctl(&["namespace", "remove", "77"])?;
+    ctl(&["diff"])?;
     let file = std::fs::OpenOptions::new().write(true).open(dir.join(IMAGE))?;
     let bytes = file.metadata()?.len();
     file.set_len(bytes / 2)?;
