@@ -44,10 +44,18 @@ impl Output {
         let text = match self.format {
             // It may contain text from a target.
             Format::Text => without_hidden(&result.to_string(), true).into_owned(),
-            Format::Json => escaped_json(&serde_json::to_string_pretty(result).context("JSON")?) + "\n",
+            Format::Json => return write_json(result),
         };
         write(text)
     }
+}
+
+/// Writes a result as JSON, at once.
+///
+/// # Errors
+/// Standard output cannot be written to.
+pub fn write_json(result: &impl Serialize) -> Result<(), Failure> {
+    write(escaped_json(&serde_json::to_string_pretty(result).context("JSON")?) + "\n")
 }
 
 /// Escapes hidden characters, which only JSON strings can contain: the output may go to a terminal.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use command_line::exit::{Ended, Failure};
-use command_line::output::{Output, write};
+use command_line::output::{Output, write, write_json};
 use control::noun::{Form, Key, NOUNS, Noun};
 use serde_json::{Map, Value, json};
 use store::{Size, Source, Spec};
@@ -246,8 +246,7 @@ pub(crate) fn ctl(arguments: &CtlArguments) -> Ended {
             write(exported["toml"].as_str().unwrap_or_default())?;
         }
         "state" => {
-            let state = client.call("state", &Map::new())?;
-            write(serde_json::to_string_pretty(&state).unwrap_or_default() + "\n")?;
+            write_json(&client.call("state", &Map::new())?)?;
         }
         "reload" => {
             let params = Map::from_iter([("force".to_owned(), matches.get_flag("force").into())]);
@@ -263,8 +262,7 @@ pub(crate) fn ctl(arguments: &CtlArguments) -> Ended {
             let params = matches.get_one::<String>("params").map_or("{}", String::as_str);
             let params = serde_json::from_str(params)
                 .map_err(|error| Failure::usage(format!("the parameters are no JSON object: {error}")))?;
-            let answer = client.call(method, &params)?;
-            write(serde_json::to_string_pretty(&answer).unwrap_or_default() + "\n")?;
+            write_json(&client.call(method, &params)?)?;
         }
         _ => of_noun(noun, matches, &mut client, &output)?,
     }

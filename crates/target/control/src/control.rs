@@ -101,7 +101,7 @@ impl Control {
             names: kept.spdk,
         };
         if !dropped.is_empty() {
-            control.revision += 1;
+            control.revision = control.revision.saturating_add(1);
             control.keep();
         }
         Ok(Started { control, dropped })
@@ -122,7 +122,7 @@ impl Control {
             })?,
         };
         if config != self.config {
-            self.revision += 1;
+            self.revision = self.revision.saturating_add(1);
         }
         let is_new = base_tree != self.base;
         self.base = base_tree;
@@ -196,7 +196,7 @@ impl Control {
         if changed == self.tree && names == self.names {
             return Ok(self.answer(&Report::default()));
         }
-        let kept = Kept::new(self.revision + 1, tree::differences(&self.base, &changed), names);
+        let kept = Kept::new(self.revision.saturating_add(1), tree::differences(&self.base, &changed), names);
         let cannot_keep = |error: std::io::Error| {
             CallError::new(INTERNAL, format!("nothing changed: the change cannot be kept: {error}"))
         };

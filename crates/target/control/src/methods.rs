@@ -199,6 +199,7 @@ impl Control {
             let message = format!("there is one {} only: set its values", noun.name);
             return Err(CallError::invalid(Some("noun"), message));
         };
+        check_keys(&params.values)?;
         let mut values = params.values.clone();
         if let Some(name) = &params.name {
             values.entry(id).or_insert_with(|| match name.as_str().map(str::parse::<u32>) {
@@ -242,6 +243,7 @@ impl Control {
         if params.values.is_empty() {
             return Err(CallError::invalid(Some("values"), "nothing to set"));
         }
+        check_keys(&params.values)?;
         let mut tree = self.tree.clone();
         let name = match noun.id {
             None => noun.name.to_owned(),
@@ -329,6 +331,14 @@ impl Control {
         let mut answer = self.edit(edit, plant)?;
         answer["name"] = name.into();
         Ok(answer)
+    }
+}
+
+/// Refuses what is a key of the tree, and none of the configuration.
+fn check_keys(values: &Map<String, Value>) -> Result<(), CallError> {
+    match values.contains_key(IS_NUMBERED) {
+        true => Err(CallError::invalid(Some(IS_NUMBERED), "no such key")),
+        false => Ok(()),
     }
 }
 

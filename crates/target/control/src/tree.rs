@@ -3,6 +3,8 @@
 //! Tables in a list have a key that names them: a subsystem its NQN, a namespace its number. Differences refer to these
 //! names, and to single entries of lists of hosts and addresses, so that they do not depend on an order.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use subsystem::config::{ConfigErrors, ConfigFile, TargetConfig};
@@ -112,21 +114,18 @@ fn field(text: &str, line: usize) -> Option<String> {
 
 /// Names of the tables in a list. A listener on a free port may be there twice.
 pub(crate) fn names(key: &str, list: &[Value]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::with_capacity(list.len());
-    for table in list {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let name = |table: &Value| {
         let name = match table.get(key) {
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
             None => String::new(),
         };
-        let twin_count = names.iter().filter(|known| without_ordinal(known) == name).count();
-        names.push(if twin_count == 0 { name } else { format!("{name}#{}", twin_count + 1) });
-    }
-    names
-}
-
-fn without_ordinal(name: &str) -> &str {
-    name.split_once('#').map_or(name, |(name, _)| name)
+        let count = counts.entry(name.clone()).or_insert(0);
+        *count += 1;
+        if *count == 1 { name } else { format!("{name}#{count}") }
+    };
+    list.iter().map(name).collect()
 }
 
 /// The key that names the tables of a list.
@@ -171,30 +170,35 @@ fn compare(
     match (was, now, key_of(path)) {
         (Some(Value::Array(was)), Some(Value::Array(now)), Some(key)) => {
             let (before, after) = (names(key, was), names(key, now));
-            let of = |names: &[String], list: &[Value], name: &String| -> Option<Value> {
-                names.iter().position(|known| known == name).map(|at| list[at].clone())
-            };
-            let new = after.iter().filter(|name| !before.contains(name));
+            let (in_was, in_now): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                (before.iter().zip(was).collect(), after.iter().zip(now).collect());
+            let new = after.iter().filter(|name| !in_was.contains_key(name));
             for name in before.iter().chain(new) {
                 place.push(name.clone());
-                match (of(&before, was, name), of(&after, now, name)) {
-                    (Some(was), Some(now)) => compare(path, place, Some(&was), Some(&now), found),
-                    (was, now) => found.push(Difference { place: place.clone(), was, now }),
+                match (in_was.get(name).copied(), in_now.get(name).copied()) {
+                    (Some(was), Some(now)) => compare(path, place, Some(was), Some(now), found),
+                    (was, now) => {
+                        found.push(Difference { place: place.clone(), was: was.cloned(), now: now.cloned() });
+                    }
                 }
                 place.pop();
             }
         }
         (Some(Value::Array(was)), Some(Value::Array(now)), None) if is_set(path) => {
-            let mut add = |entry: &Value, was: Option<Value>, now: Option<Value>| {
+            let mut add = |entry: &String, was: Option<Value>, now: Option<Value>| {
                 let mut place = place.clone();
-                place.push(entry.as_str().unwrap_or_default().to_owned());
+                place.push(entry.clone());
                 found.push(Difference { place, was, now });
             };
-            for entry in was.iter().filter(|entry| !now.contains(entry)) {
-                add(entry, Some(entry.clone()), None);
+            let texts = |list: &[Value]| -> BTreeSet<String> {
+                list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+            };
+            let (in_was, in_now) = (texts(was), texts(now));
+            for entry in in_was.difference(&in_now) {
+                add(entry, Some(entry.as_str().into()), None);
             }
-            for entry in now.iter().filter(|entry| !was.contains(entry)) {
-                add(entry, None, Some(entry.clone()));
+            for entry in in_now.difference(&in_was) {
+                add(entry, None, Some(entry.as_str().into()));
             }
         }
         (Some(Value::Object(was)), Some(Value::Object(now)), _) => {
