@@ -61,6 +61,22 @@ for file in bash-completion/completions/nvlane man/man1/nvlane-target.1.gz doc/n
     dpkg -L nvlane | grep -q "/usr/share/$file" || fail "the package has no $file"
 done
 
+say "restart behind a socket of systemd"
+mkdir /etc/systemd/system/nvlane.socket.d
+printf '[Socket]\nListenStream=\nListenStream=127.0.0.1:4420\n' > /etc/systemd/system/nvlane.socket.d/addresses.conf
+systemctl daemon-reload
+systemctl stop nvlane
+systemctl enable --now nvlane.socket || fail "the socket"
+systemctl is-active nvlane && fail "the service runs before the first connection"
+read_back 2 || fail "the first connection does not start the service"
+while :; do read_back 2 || { touch /tmp/refused; break; }; done 2> /tmp/refusal &
+reader=$!
+systemctl restart nvlane
+systemctl restart nvlane
+kill $reader
+[ -e /tmp/refused ] && fail "a host was refused during a restart: $(cat /tmp/refusal)"
+rm -r /etc/systemd/system/nvlane.socket.d
+
 say "remove"
 dpkg -r nvlane-lab nvlane-dbgsym nvlane
 systemctl is-active nvlane && fail "the target runs after its removal"

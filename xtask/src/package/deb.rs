@@ -116,7 +116,8 @@ fn lay_out(program: &Program, sources: &Sources, tree: &Path) -> Result<()> {
     }
     for entry in fs::read_dir(root().join("packaging"))? {
         let path = entry?.path();
-        let is_unit = path.extension().is_some_and(|kind| kind == "service" || kind == "timer");
+        let is_unit =
+            path.extension().is_some_and(|kind| kind == "service" || kind == "socket" || kind == "timer");
         if let Some(unit) = path.file_name().filter(|_| is_unit) {
             let text = fs::read_to_string(&path)?.replace(BY_HAND, PACKED);
             write(&tree.join("usr/lib/systemd/system").join(unit), text.as_bytes(), 0o644)?;

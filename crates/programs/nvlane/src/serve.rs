@@ -219,6 +219,7 @@ enum Wake {
 
 /// Runs a target in a process whose main thread blocks all signals. `mask` is the one that the process was started with.
 pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
+    let passed = linux::take_passed_sockets();
     let (wakes, wake) = channel();
     let is_started = handle_signals(mask, wakes.clone())?;
     let manager = ServiceManager::of_environment();
@@ -238,6 +239,7 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
     let target = Target::start(&config).map_err(|error| failure(&error, located))?;
     is_started.store(true, Ordering::Relaxed);
     announce(&target, &config);
+    crate::service_manager::warn_about_unused(&passed, &target);
     if let Some(socket) = &socket {
         control_calls::serve(socket, &target, wakes.clone())?;
     }

@@ -1,9 +1,12 @@
-//! Messages of a target to the service manager that has started it: sd_notify(3), `Type=notify` of systemd and others.
+//! The service manager that has started a target: messages to it (sd_notify(3), `Type=notify` of systemd and others), and the
+//! sockets that it has passed.
 
 use std::fmt;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
+
+use subsystem::server::Target;
 
 /// The environment variable with the manager's socket.
 pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
@@ -41,5 +44,25 @@ impl ServiceManager {
         {
             tracing::warn!(%error, "service manager does not accept a message");
         }
+    }
+}
+
+/// Names passed sockets that no listener of the target has: addresses, and the number of other descriptors. Clients would
+/// connect there, and wait.
+pub(crate) fn warn_about_unused((addresses, others): &(Vec<std::net::SocketAddr>, usize), target: &Target) {
+    let memcached: Vec<String> =
+        target.memcached_listeners().map(|listener| listener.state().address).collect();
+    let is_used = |address: &std::net::SocketAddr| {
+        let mut listeners = target.listeners().iter();
+        listeners.any(|listener| listener.address == *address) || memcached.contains(&address.to_string())
+    };
+    for address in addresses.iter().filter(|address| !is_used(address)) {
+        tracing::warn!(%address, "socket of the service manager is not used: no listener of the configuration has this address");
+    }
+    if *others > 0 {
+        tracing::warn!(
+            count = others,
+            "descriptors of the service manager are not used: they do not listen for TCP connections"
+        );
     }
 }

@@ -5,10 +5,10 @@
 //! | Machine, process and threads | `machine_memory`, `placement` (cores, priorities), `descriptors`, `signals` |
 //! | Time and chance | `moment`, [`random`], [`randomness`] |
 //! | Files | [`small_file`], [`whole_file`], `file_lock` |
-//! | Sockets and network devices | [`socket_option`], `interface`, `netlink_options`, `ethtool_ioctl`, `sock_ops` (BPF) |
+//! | Sockets and network devices | [`socket_option`], `passed_sockets` (socket activation), `interface`, `netlink_options`, `ethtool_ioctl`, `sock_ops` (BPF) |
 //!
-//! The unsafe code makes system calls: in `ethtool_ioctl`, `file_lock`, `netlink_options`, `placement`, `signals`,
-//! `sock_ops` and `socket_option`.
+//! The unsafe code makes system calls: in `ethtool_ioctl`, `file_lock`, `netlink_options`, `passed_sockets`, `placement`,
+//! `signals`, `sock_ops` and `socket_option`.
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
@@ -19,6 +19,7 @@ mod interface;
 mod machine_memory;
 mod moment;
 mod netlink_options;
+mod passed_sockets;
 mod placement;
 pub mod random;
 pub mod randomness;
@@ -35,6 +36,7 @@ pub use interface::{interface_index, with_numbered_zone};
 pub use machine_memory::machine_memory_bytes;
 pub use moment::{Moment, MomentClock};
 pub use netlink_options::explain_netlink_errors;
+pub use passed_sockets::{passed_socket, take_passed_sockets};
 pub use placement::{CoreList, CoreListError, lower_priority, pin, spread_over_node, step_back};
 pub use signals::{SignalMask, block_signals};
 pub use sock_ops::{SockOps, network_cookie};

@@ -781,7 +781,13 @@ fn read_keyring(config: &TargetConfig, discovery_nqn: &Nqn) -> Result<Arc<Keyrin
 
 /// An address may be assigned after the target starts: by DHCP, with a container's network, or once IPv6 has found that
 /// no other machine has it.
+///
+/// A socket that the service manager has opened is taken over: clients were never refused there.
 fn bind(address: SocketAddr) -> Result<Listener, String> {
+    if let Some(passed) = linux::passed_socket(address) {
+        return Listener::new(passed)
+            .map_err(|error| format!("cannot take over the socket of {address}: {error}"));
+    }
     let bound = waiting::bind(address).or_else(|error| {
         if error.kind() != std::io::ErrorKind::AddrNotAvailable {
             return Err(error);

@@ -1,7 +1,9 @@
 //! The start of a target: what it waits for, signals that arrive meanwhile, and what the service manager is told.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -158,6 +160,52 @@ fn the_service_manager_is_told_of_the_start_of_reloads_and_of_the_end() {
     target.await_state(|state| state["reload"]["is_complete"] == true);
     assert!(target.end().success());
     assert!(told().starts_with("STOPPING=1\n"));
+}
+
+/// Sockets that the manager holds refuse nobody while the target restarts; others that it passes are named.
+#[test]
+fn sockets_of_the_service_manager_are_taken_over() {
+    let directory = directory();
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    let addresses = listeners.each_ref().map(|listener| listener.local_addr().expect("bound").to_string());
+    let [held, other] = listeners.map(OwnedFd::from);
+    let log = directory.path().join("log");
+    for _ in 0..2 {
+        // It waits until the target serves.
+        let mut early = TcpStream::connect(&addresses[0]).expect("the manager listens");
+        let line = format!(
+            "exec 3<&0 4<&1 0</dev/null 1>/dev/null; export LISTEN_PID=$$ LISTEN_FDS=2; exec {} target --listen {} --namespace ram:1M 2>{}",
+            env!("CARGO_BIN_EXE_nvlane"),
+            addresses[0],
+            log.display()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]);
+        command
+            .stdin(held.try_clone().expect("a descriptor"))
+            .stdout(other.try_clone().expect("a descriptor"));
+        let mut target = command.spawn().expect("a shell");
+        let listed = Ended::of(nvlane().args(["list", &addresses[0]])).text();
+        assert!(listed.contains("1 M"), "{listed}");
+        early.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        early.write_all(&[0xFF; 128]).expect("sent");
+        assert!(early.read(&mut [0; 128]).is_ok(), "it is answered or closed");
+        kill_process(Pid::from_child(&target), Signal::TERM).expect("it runs");
+        assert!(target.wait().expect("ended").success());
+        let said = fs::read_to_string(&log).expect("a log");
+        let unused = format!(
+            "socket of the service manager is not used: no listener of the configuration has this address address={}",
+            addresses[1]
+        );
+        assert!(said.contains(&unused), "{said}");
+        assert!(
+            !said.contains(&format!(
+                "not used: no listener of the configuration has this address address={}",
+                addresses[0]
+            )),
+            "{said}"
+        );
+    }
 }
 
 #[test]
