@@ -14,7 +14,7 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crc_fast::crc32_iscsi;
+use memory::crc32c;
 
 use crate::random::{mix, unmix};
 
@@ -261,7 +261,7 @@ impl Marker {
         header[8..16].copy_from_slice(&self.run_id.to_le_bytes());
         header[16..24].copy_from_slice(&lba.to_le_bytes());
         header[24..28].copy_from_slice(&generation.to_le_bytes());
-        let crc = crc32_iscsi(&header[..COVERED_BYTES]);
+        let crc = crc32c::checksum(&header[..COVERED_BYTES]);
         header[COVERED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         header
     }
@@ -322,7 +322,8 @@ impl Marker {
         let foreign = |problem| if expectation.anything { Ok(Content::Foreign) } else { wrong(problem, 0) };
         let Some(header) = block.first_chunk::<HEADER_BYTES>() else { return foreign(Problem::NotStamped) };
         let (run_id, found_lba, found) = (field_u64(header, 8), field_u64(header, 16), field_u32(header, 24));
-        let (stored, computed) = (field_u32(header, COVERED_BYTES), crc32_iscsi(&header[..COVERED_BYTES]));
+        let (stored, computed) =
+            (field_u32(header, COVERED_BYTES), crc32c::checksum(&header[..COVERED_BYTES]));
         let stamped = header[..8] == MAGIC;
         let whole_header = stamped && stored == computed;
         if whole_header && run_id != self.run_id {

@@ -2,7 +2,6 @@
 //! CRC-32, little-endian.
 
 use base64ct::{Base64, Encoding};
-use crc_fast::CrcAlgorithm;
 use zeroize::Zeroizing;
 
 use crate::secret_bytes::SecretBytes;
@@ -92,8 +91,11 @@ const fn form_digit(form: u8) -> &'static str {
     }
 }
 
-/// The CRC-32 of zlib.
+/// The CRC-32 of zlib, one bit at a time: a key has 64 bytes at most.
 pub(crate) fn crc32(bytes: &[u8]) -> u32 {
-    // The algorithm has 32 bits.
-    u32::try_from(crc_fast::checksum(CrcAlgorithm::Crc32IsoHdlc, bytes)).unwrap_or_default()
+    !bytes.iter().fold(!0, |register, byte| {
+        (0..8).fold(register ^ u32::from(*byte), |register: u32, _| {
+            (register >> 1) ^ (0xEDB8_8320 & (register & 1).wrapping_neg())
+        })
+    })
 }

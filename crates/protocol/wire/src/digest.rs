@@ -7,7 +7,7 @@ pub const DIGEST_BYTES: usize = 4;
 #[inline]
 #[must_use]
 pub fn header_digest(header: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(header)
+    memory::crc32c::checksum(header)
 }
 
 /// Digest of the data of one PDU, which lies in one piece.
@@ -18,7 +18,7 @@ pub fn header_digest(header: &[u8]) -> u32 {
 #[inline]
 #[must_use]
 pub fn data_digest(data: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(data)
+    memory::crc32c::checksum(data)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub fn encode_numbers(magic: [u8; 8], numbers: &[u64], into: &mut [u8]) {
         into[at..at + 8].copy_from_slice(&number.to_le_bytes());
     }
     let end = header_bytes(numbers.len());
-    let crc = crc_fast::crc32_iscsi(&into[..end - 4]);
+    let crc = memory::crc32c::checksum(&into[..end - 4]);
     into[end - 4..end].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -24,7 +24,7 @@ pub fn encode_numbers(magic: [u8; 8], numbers: &[u64], into: &mut [u8]) {
 #[must_use]
 pub fn decode_numbers<const COUNT: usize>(magic: [u8; 8], bytes: &[u8]) -> Option<[u64; COUNT]> {
     let (covered, crc) = bytes.get(..header_bytes(COUNT))?.split_at(header_bytes(COUNT) - 4);
-    let is_genuine = covered[..8] == magic && crc == crc_fast::crc32_iscsi(covered).to_le_bytes();
+    let is_genuine = covered[..8] == magic && crc == memory::crc32c::checksum(covered).to_le_bytes();
     let number = |at: usize| u64::from_le_bytes(covered[at..at + 8].try_into().expect("eight bytes"));
     is_genuine.then(|| std::array::from_fn(|index| number(8 + index * 8)))
 }

@@ -1,102 +1,138 @@
 //! CRC32C (Castagnoli) with the instructions of the running processor.
 //!
-//! On x86-64 processors with 256-bit carry-less multiplication and without AVX-512 (AMD Zen 3, Intel Alder Lake) blocks
-//! of 4 KiB take two kinds of instructions side by side, which use different parts of the core:
+//! | x86-64 processor with | bytes | way |
+//! |---|---|---|
+//! | AVX-512 and VPCLMULQDQ | 256 or more | folded, 256 bytes a step |
+//! | VPCLMULQDQ (AMD Zen 3, Intel Alder Lake) | blocks of 4 KiB | folded, 128 bytes a step, beside CRC32 instructions |
+//! | VPCLMULQDQ | 128 or more | folded, 128 bytes a step |
+//! | PCLMULQDQ | blocks of 4 KiB | folded, 64 bytes a step, beside CRC32 instructions |
+//! | PCLMULQDQ | 256 or more | folded, 64 bytes a step |
+//! | SSE 4.2 | the rest | CRC32 instructions, 8 bytes each |
+//!
+//! In a block the two kinds of instructions use different parts of the core:
 //!
 //! ```text
-//! 0                          2176          2816          3456          4096 bytes
-//! │ folded, 128 bytes a step │ CRC32 of 8  │ CRC32 of 8  │ CRC32 of 8  │
-//! │ (VPCLMULQDQ)             │ bytes each  │ bytes each  │ bytes each  │
+//! 0                  2176 (2368)   2816 (2944)   3456 (3520)   4096 bytes
+//! │ folded, 128 (64) │ CRC32 of 8  │ CRC32 of 8  │ CRC32 of 8  │
+//! │ bytes a step     │ bytes each  │ bytes each  │ bytes each  │
 //! ```
 //!
-//! The four parts are combined by carry-less multiplications with powers of x. Everything else is left to the
-//! `crc-fast` crate. 4 KiB take 119 ns, and 276 ns with the crate alone (AMD Zen 3, best of 200 runs of 2,000; `cargo
-//! run --release -p nvlane-memory --example crc32c`).
-
-use crc_fast::{CrcAlgorithm, Digest};
+//! The four parts are combined by carry-less multiplications with powers of x. Other architectures use the `crc-fast`
+//! crate, whose code and tables for all polynomials take 0.8 MB. Times beside those of the crate: `cargo run --release
+//! -p nvlane-memory --example crc32c`.
 
 /// Value of the register before the first byte. The checksum is the last value's complement.
 pub const START: u32 = 0xFFFF_FFFF;
+/// The polynomial, bits reflected.
+#[cfg(target_arch = "x86_64")]
+const POLYNOMIAL: u32 = 0x82F6_3B78;
 
 /// The register after these bytes.
 #[inline]
 #[must_use]
 pub fn append(register: u32, bytes: &[u8]) -> u32 {
-    by_blocks(register, bytes).unwrap_or_else(|| by_crate(register, bytes))
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return x86_64::append(register, bytes);
+    #[cfg(not(target_arch = "x86_64"))]
+    return by_crate(register, bytes);
+    #[cfg(all(target_arch = "x86_64", miri))]
+    by_definition(register, bytes)
 }
 
 /// The checksum of these bytes.
 #[inline]
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u32 {
-    // The crate is faster where it need not take a register over.
-    by_blocks(START, bytes).map_or_else(|| crc_fast::crc32_iscsi(bytes), |register| !register)
+    !append(START, bytes)
 }
 
+#[cfg(not(target_arch = "x86_64"))]
+#[allow(clippy::cast_possible_truncation)] // The register has 32 bits.
 fn by_crate(register: u32, bytes: &[u8]) -> u32 {
-    // The crate's own digest holds its tables, 300 bytes; only the register is worth keeping.
+    use crc_fast::{CrcAlgorithm, Digest};
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(register));
     digest.update(bytes);
-    low32(digest.get_state())
+    digest.get_state() as u32
 }
 
-/// The register after these bytes; `None` if there is no block, or the crate is faster.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
-fn by_blocks(register: u32, bytes: &[u8]) -> Option<u32> {
-    if bytes.len() < x86_64::BLOCK_BYTES || !x86_64::is_supported() {
-        return None;
+/// One bit at a time.
+#[cfg(target_arch = "x86_64")]
+#[cold]
+fn by_definition(mut register: u32, bytes: &[u8]) -> u32 {
+    for byte in bytes {
+        register ^= u32::from(*byte);
+        for _ in 0..8 {
+            register = (register >> 1) ^ (POLYNOMIAL & (register & 1).wrapping_neg());
+        }
     }
-    let (blocks, rest) = bytes.as_chunks();
-    let register = blocks.iter().fold(register, |register, block| {
-        // SAFETY: the processor has the instructions, as just asked.
-        unsafe { x86_64::block(register, block) }
-    });
-    Some(if rest.is_empty() { register } else { by_crate(register, rest) })
-}
-
-#[cfg(any(not(target_arch = "x86_64"), miri))]
-fn by_blocks(_: u32, _: &[u8]) -> Option<u32> {
-    None
-}
-
-/// The low half, which holds a register of 32 bits.
-#[allow(clippy::cast_possible_truncation)]
-const fn low32(value: u64) -> u32 {
-    value as u32
+    register
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64 {
     use std::arch::is_x86_feature_detected;
     use std::arch::x86_64::{
-        __m128i, __m256i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi64_si128, _mm_cvtsi128_si64,
-        _mm_extract_epi64, _mm_set_epi64x, _mm_xor_si128, _mm256_castsi256_si128, _mm256_clmulepi64_epi128,
-        _mm256_extracti128_si256, _mm256_set_epi64x, _mm256_setzero_si256, _mm256_xor_si256,
+        __m128i, __m256i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm_cvtsi64_si128,
+        _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_set_epi64x, _mm_xor_si128,
+        _mm256_broadcastsi128_si256, _mm256_castsi256_si128, _mm256_clmulepi64_epi128,
+        _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_set_epi64x, _mm256_xor_si256,
+        _mm512_broadcast_i32x4, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32, _mm512_loadu_si512,
+        _mm512_set_epi64, _mm512_ternarylogic_epi64, _mm512_xor_si512,
     };
     use std::sync::LazyLock;
 
-    use super::low32;
+    use super::POLYNOMIAL;
 
-    pub(super) const BLOCK_BYTES: usize = 4096;
-    /// Bytes of each of the three parts that the CRC32 instruction takes.
-    const PART_BYTES: usize = 640;
-    const FOLDED_BYTES: usize = BLOCK_BYTES - 3 * PART_BYTES;
-    /// Bytes that are folded in a step: four registers.
-    const STEP_BYTES: usize = 128;
-    /// Words of each part that a step takes.
-    const STEP_WORDS: usize = PART_BYTES / 8 / (FOLDED_BYTES / STEP_BYTES - 1);
+    const BLOCK_BYTES: usize = 4096;
 
-    /// Whether this processor has the instructions, and the crate has none that are faster (AVX-512).
-    pub(super) fn is_supported() -> bool {
-        static IS_SUPPORTED: LazyLock<bool> = LazyLock::new(|| {
-            is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("vpclmulqdq")
-                && is_x86_feature_detected!("pclmulqdq")
-                && is_x86_feature_detected!("sse4.2")
-                && !is_x86_feature_detected!("avx512vl")
-        });
-        *IS_SUPPORTED
+    /// The instructions that a processor has, each with those before it.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum Instructions {
+        /// Not even CRC32.
+        None,
+        /// SSE 4.2 and PCLMULQDQ.
+        Narrow,
+        /// AVX2 and VPCLMULQDQ.
+        Wide,
+        /// AVX-512.
+        Widest,
+    }
+
+    static INSTRUCTIONS: LazyLock<Instructions> = LazyLock::new(|| {
+        if !(is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")) {
+            Instructions::None
+        } else if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("vpclmulqdq")) {
+            Instructions::Narrow
+        } else if !(is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")) {
+            Instructions::Wide
+        } else {
+            Instructions::Widest
+        }
+    });
+
+    #[inline]
+    pub(super) fn append(register: u32, bytes: &[u8]) -> u32 {
+        append_by(*INSTRUCTIONS, register, bytes)
+    }
+
+    /// With these instructions, or as many of them as the processor has.
+    #[inline]
+    pub(super) fn append_by(instructions: Instructions, register: u32, bytes: &[u8]) -> u32 {
+        let instructions = instructions.min(*INSTRUCTIONS);
+        // SAFETY: the processor has the instructions of each function, as just asked.
+        unsafe {
+            match instructions {
+                Instructions::None => super::by_definition(register, bytes),
+                Instructions::Widest if bytes.len() >= 4 * widest::BYTES => widest::folded(register, bytes),
+                Instructions::Wide if bytes.len() >= BLOCK_BYTES => wide::blocks(register, bytes),
+                Instructions::Narrow if bytes.len() >= BLOCK_BYTES => narrow::blocks(register, bytes),
+                Instructions::Wide | Instructions::Widest if bytes.len() >= 4 * wide::BYTES => {
+                    wide::folded(register, bytes)
+                }
+                Instructions::Narrow if bytes.len() >= 16 * narrow::BYTES => narrow::folded(register, bytes),
+                _ => by_words(register, bytes),
+            }
+        }
     }
 
     /// x to the power of `exponent` modulo the polynomial. The highest bit is the coefficient of 1, as in a CRC
@@ -105,85 +141,278 @@ mod x86_64 {
         let mut remainder = 1_u32 << 31;
         let mut done = 0;
         while done < exponent {
-            let carry = if remainder & 1 == 1 { 0x82F6_3B78 } else { 0 };
+            let carry = if remainder & 1 == 1 { POLYNOMIAL } else { 0 };
             remainder = (remainder >> 1) ^ carry;
             done += 1;
         }
         remainder as i64
     }
 
-    /// Factors that move 16 bytes forward by `bits`: of the first 8 bytes and of the last. A product of reflected
+    /// Factors that move 16 bytes forward by so many bytes: of the first 8 bytes and of the last. A product of reflected
     /// polynomials is one power of x too high, and a factor of 32 bits in a word of 64 stands 32 powers too high.
-    const fn forward(bits: usize) -> [i64; 2] {
-        [power(bits + 64 - 33), power(bits - 33)]
+    const fn forward(bytes: usize) -> [i64; 2] {
+        [power(8 * bytes + 64 - 33), power(8 * bytes - 33)]
     }
 
-    /// 32 bytes from an offset.
-    #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
-    #[inline]
-    fn wide_at(block: &[u8; BLOCK_BYTES], offset: usize) -> __m256i {
-        let word = |index: usize| word_at(block, offset + 8 * index).cast_signed();
-        _mm256_set_epi64x(word(3), word(2), word(1), word(0))
+    /// The low half, which holds a register of 32 bits.
+    #[allow(clippy::cast_possible_truncation)]
+    const fn low32(value: u64) -> u32 {
+        value as u32
     }
 
     #[inline(always)]
-    fn word_at(block: &[u8; BLOCK_BYTES], offset: usize) -> u64 {
-        u64::from_le_bytes(*block[offset..].first_chunk().expect("offsets are within a block"))
+    fn word_at(bytes: &[u8], offset: usize) -> u64 {
+        u64::from_le_bytes(*bytes[offset..].first_chunk().expect("offsets are within"))
     }
 
-    /// `value` moved forward by the distance of the factors, and added to `next`.
-    #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+    /// The register after these bytes, by CRC32 instructions alone.
+    #[target_feature(enable = "sse4.2")]
     #[inline]
-    fn fold(value: __m256i, [first, last]: [i64; 2], next: __m256i) -> __m256i {
-        let factors = _mm256_set_epi64x(last, first, last, first);
-        let first = _mm256_clmulepi64_epi128::<0x00>(value, factors);
-        let last = _mm256_clmulepi64_epi128::<0x11>(value, factors);
-        _mm256_xor_si256(_mm256_xor_si256(first, last), next)
+    fn by_words(register: u32, bytes: &[u8]) -> u32 {
+        let (words, rest) = bytes.as_chunks();
+        let mut register = u64::from(register);
+        for word in words {
+            register = _mm_crc32_u64(register, u64::from_le_bytes(*word));
+        }
+        let mut register = low32(register);
+        for byte in rest {
+            register = _mm_crc32_u8(register, *byte);
+        }
+        register
     }
 
-    /// The register moved forward by `bytes`, to be reduced by one CRC32 instruction, which moves by 32 bits itself.
-    #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+    /// The register after 16 bytes.
+    #[target_feature(enable = "pclmulqdq,sse4.2")]
+    #[inline]
+    fn reduced(value: __m128i) -> u32 {
+        let first = _mm_crc32_u64(0, _mm_cvtsi128_si64(value).cast_unsigned());
+        low32(_mm_crc32_u64(first, _mm_extract_epi64::<1>(value).cast_unsigned()))
+    }
+
+    /// The register moved forward, to be reduced by one CRC32 instruction, which moves by 32 bits itself.
+    #[target_feature(enable = "pclmulqdq,sse4.2")]
     #[inline]
     fn moved(register: u64, factor: i64) -> __m128i {
         _mm_clmulepi64_si128::<0x00>(_mm_cvtsi64_si128(register.cast_signed()), _mm_cvtsi64_si128(factor))
     }
 
-    /// The register after one block.
-    #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
-    pub(super) fn block(register: u32, block: &[u8; BLOCK_BYTES]) -> u32 {
-        const FORWARD: [[i64; 2]; 5] =
-            [forward(1024), forward(768), forward(512), forward(256), forward(128)];
-        const PARTS: [i64; 3] =
-            [power(3 * 8 * PART_BYTES - 33), power(2 * 8 * PART_BYTES - 33), power(8 * PART_BYTES - 33)];
-        let mut wide = [0, 32, 64, 96].map(|offset| wide_at(block, offset));
-        wide[0] = _mm256_xor_si256(wide[0], _mm256_set_epi64x(0, 0, 0, i64::from(register)));
-        let mut parts = [0; 3];
-        for step in 0..FOLDED_BYTES / STEP_BYTES - 1 {
-            for (index, wide) in wide.iter_mut().enumerate() {
-                *wide = fold(*wide, FORWARD[0], wide_at(block, (step + 1) * STEP_BYTES + 32 * index));
-            }
-            for word in 0..STEP_WORDS {
-                for (index, part) in parts.iter_mut().enumerate() {
-                    let start = FOLDED_BYTES + index * PART_BYTES;
-                    *part = _mm_crc32_u64(*part, word_at(block, start + 8 * (step * STEP_WORDS + word)));
+    /// Bytes folded by vectors of one width, four at a time.
+    macro_rules! folded {
+        ($features:literal) => {
+            /// The register after these bytes: four vectors or more.
+            #[target_feature(enable = $features)]
+            pub(super) fn folded(register: u32, bytes: &[u8]) -> u32 {
+                let (vectors, end) = bytes.as_chunks::<BYTES>();
+                let (steps, rest) = vectors.as_chunks::<4>();
+                let Some((first, steps)) = steps.split_first() else {
+                    return super::by_words(register, bytes);
+                };
+                let mut four = start(register, first);
+                for step in steps {
+                    for (value, next) in four.iter_mut().zip(step) {
+                        *value = fold(*value, const { forward(4 * BYTES) }, at(next));
+                    }
                 }
+                let mut folded = joined(four);
+                for next in rest {
+                    folded = fold(folded, const { forward(BYTES) }, at(next));
+                }
+                super::by_words(super::reduced(narrowed(folded)), end)
             }
+
+            #[target_feature(enable = $features)]
+            #[inline]
+            fn start(register: u32, [first, second, third, fourth]: &[[u8; BYTES]; 4]) -> [Vector; 4] {
+                [with_register(at(first), register), at(second), at(third), at(fourth)]
+            }
+
+            /// Four neighbours as one.
+            #[target_feature(enable = $features)]
+            #[inline]
+            fn joined([first, second, third, fourth]: [Vector; 4]) -> Vector {
+                let half = fold(second, const { forward(2 * BYTES) }, fourth);
+                let other = fold(third, const { forward(BYTES) }, half);
+                fold(first, const { forward(3 * BYTES) }, other)
+            }
+        };
+    }
+
+    /// Blocks of 4 KiB, a part of each folded by vectors of one width beside CRC32 instructions.
+    macro_rules! blocks {
+        ($features:literal, $step_words:literal) => {
+            /// Bytes that are folded in a step.
+            const STEP_BYTES: usize = 4 * BYTES;
+            /// Words of each of the three other parts that a step takes.
+            const STEP_WORDS: usize = $step_words;
+            const STEP_COUNT: usize = (BLOCK_BYTES - STEP_BYTES) / (STEP_BYTES + 3 * 8 * STEP_WORDS);
+            const PART_BYTES: usize = 8 * STEP_WORDS * STEP_COUNT;
+            const FOLDED_BYTES: usize = STEP_BYTES * (1 + STEP_COUNT);
+            const _: () = assert!(FOLDED_BYTES + 3 * PART_BYTES == BLOCK_BYTES);
+
+            /// The register after these bytes.
+            #[target_feature(enable = $features)]
+            pub(super) fn blocks(register: u32, bytes: &[u8]) -> u32 {
+                let (blocks, rest) = bytes.as_chunks();
+                let register = blocks.iter().fold(register, |register, bytes| block(register, bytes));
+                if rest.len() < 4 * BYTES { super::by_words(register, rest) } else { folded(register, rest) }
+            }
+
+            /// The register after one block.
+            #[target_feature(enable = $features)]
+            #[inline]
+            fn block(register: u32, block: &[u8; BLOCK_BYTES]) -> u32 {
+                const PARTS: [i64; 3] = [
+                    power(8 * 3 * PART_BYTES - 33),
+                    power(8 * 2 * PART_BYTES - 33),
+                    power(8 * PART_BYTES - 33),
+                ];
+                let (steps, _) = block.as_chunks::<BYTES>().0.as_chunks::<4>();
+                let mut four = start(register, &steps[0]);
+                let mut parts = [0; 3];
+                for step in 0..STEP_COUNT {
+                    for (value, next) in four.iter_mut().zip(&steps[step + 1]) {
+                        *value = fold(*value, const { forward(STEP_BYTES) }, at(next));
+                    }
+                    for word in 0..STEP_WORDS {
+                        for (index, part) in parts.iter_mut().enumerate() {
+                            let start = FOLDED_BYTES + index * PART_BYTES;
+                            let word = word_at(block, start + 8 * (step * STEP_WORDS + word));
+                            *part = _mm_crc32_u64(*part, word);
+                        }
+                    }
+                }
+                let folded = u64::from(reduced(narrowed(joined(four))));
+                let sum = _mm_xor_si128(moved(folded, PARTS[0]), moved(parts[0], PARTS[1]));
+                let sum = _mm_xor_si128(sum, moved(parts[1], PARTS[2]));
+                low32(_mm_crc32_u64(0, _mm_cvtsi128_si64(sum).cast_unsigned()) ^ parts[2])
+            }
+        };
+    }
+
+    /// Vectors of 16 bytes.
+    mod narrow {
+        use super::*;
+
+        pub(super) const BYTES: usize = 16;
+        type Vector = __m128i;
+
+        #[target_feature(enable = "pclmulqdq,sse4.2")]
+        #[inline]
+        fn at(bytes: &[u8; BYTES]) -> Vector {
+            // SAFETY: so many bytes are there, and may lie at any address.
+            unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
         }
-        let [first, second, third, fourth] = wide;
-        let halves = fold(first, FORWARD[1], fold(second, FORWARD[2], _mm256_setzero_si256()));
-        let halves = _mm256_xor_si256(halves, fold(third, FORWARD[3], fourth));
-        let (first, last) = (_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
-        let factors = _mm_set_epi64x(FORWARD[4][1], FORWARD[4][0]);
-        let low = _mm_clmulepi64_si128::<0x00>(first, factors);
-        let high = _mm_clmulepi64_si128::<0x11>(first, factors);
-        let folded = _mm_xor_si128(_mm_xor_si128(low, high), last);
-        let folded = _mm_crc32_u64(
-            _mm_crc32_u64(0, _mm_cvtsi128_si64(folded).cast_unsigned()),
-            _mm_extract_epi64::<1>(folded).cast_unsigned(),
-        );
-        let sum = _mm_xor_si128(moved(folded, PARTS[0]), moved(parts[0], PARTS[1]));
-        let sum = _mm_xor_si128(sum, moved(parts[1], PARTS[2]));
-        low32(_mm_crc32_u64(0, _mm_cvtsi128_si64(sum).cast_unsigned()) ^ parts[2])
+
+        #[target_feature(enable = "pclmulqdq,sse4.2")]
+        #[inline]
+        fn with_register(value: Vector, register: u32) -> Vector {
+            _mm_xor_si128(value, _mm_set_epi64x(0, i64::from(register)))
+        }
+
+        /// `value` moved forward by the distance of the factors, and added to `next`.
+        #[target_feature(enable = "pclmulqdq,sse4.2")]
+        #[inline]
+        pub(super) fn fold(value: Vector, [first, last]: [i64; 2], next: Vector) -> Vector {
+            let factors = _mm_set_epi64x(last, first);
+            let first = _mm_clmulepi64_si128::<0x00>(value, factors);
+            let last = _mm_clmulepi64_si128::<0x11>(value, factors);
+            _mm_xor_si128(_mm_xor_si128(first, last), next)
+        }
+
+        #[target_feature(enable = "pclmulqdq,sse4.2")]
+        #[inline]
+        fn narrowed(value: Vector) -> __m128i {
+            value
+        }
+
+        folded!("pclmulqdq,sse4.2");
+        blocks!("pclmulqdq,sse4.2", 2);
+    }
+
+    /// Vectors of 32 bytes.
+    mod wide {
+        use super::*;
+
+        pub(super) const BYTES: usize = 32;
+        type Vector = __m256i;
+
+        #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+        #[inline]
+        fn at(bytes: &[u8; BYTES]) -> Vector {
+            // SAFETY: so many bytes are there, and may lie at any address.
+            unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+        }
+
+        #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+        #[inline]
+        fn with_register(value: Vector, register: u32) -> Vector {
+            _mm256_xor_si256(value, _mm256_set_epi64x(0, 0, 0, i64::from(register)))
+        }
+
+        /// As that of narrow vectors.
+        #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+        #[inline]
+        fn fold(value: Vector, [first, last]: [i64; 2], next: Vector) -> Vector {
+            let factors = _mm256_broadcastsi128_si256(_mm_set_epi64x(last, first));
+            let first = _mm256_clmulepi64_epi128::<0x00>(value, factors);
+            let last = _mm256_clmulepi64_epi128::<0x11>(value, factors);
+            _mm256_xor_si256(_mm256_xor_si256(first, last), next)
+        }
+
+        #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+        #[inline]
+        fn narrowed(value: Vector) -> __m128i {
+            let (first, last) = (_mm256_castsi256_si128(value), _mm256_extracti128_si256::<1>(value));
+            narrow::fold(first, const { forward(16) }, last)
+        }
+
+        folded!("avx2,vpclmulqdq,pclmulqdq,sse4.2");
+        blocks!("avx2,vpclmulqdq,pclmulqdq,sse4.2", 5);
+    }
+
+    /// Vectors of 64 bytes.
+    mod widest {
+        use super::*;
+
+        pub(super) const BYTES: usize = 64;
+        type Vector = __m512i;
+
+        #[target_feature(enable = "avx512f,avx512vl,avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+        #[inline]
+        fn at(bytes: &[u8; BYTES]) -> Vector {
+            // SAFETY: so many bytes are there, and may lie at any address.
+            unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+        }
+
+        #[target_feature(enable = "avx512f,avx512vl,avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+        #[inline]
+        fn with_register(value: Vector, register: u32) -> Vector {
+            _mm512_xor_si512(value, _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, i64::from(register)))
+        }
+
+        /// As that of narrow vectors.
+        #[target_feature(enable = "avx512f,avx512vl,avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+        #[inline]
+        fn fold(value: Vector, [first, last]: [i64; 2], next: Vector) -> Vector {
+            /// a + b + c, bit by bit.
+            const SUM: i32 = 0x96;
+            let factors = _mm512_broadcast_i32x4(_mm_set_epi64x(last, first));
+            let first = _mm512_clmulepi64_epi128::<0x00>(value, factors);
+            let last = _mm512_clmulepi64_epi128::<0x11>(value, factors);
+            _mm512_ternarylogic_epi64::<SUM>(first, last, next)
+        }
+
+        #[target_feature(enable = "avx512f,avx512vl,avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+        #[inline]
+        fn narrowed(value: Vector) -> __m128i {
+            let first = _mm512_extracti32x4_epi32::<0>(value);
+            let second = _mm512_extracti32x4_epi32::<1>(value);
+            let third = _mm512_extracti32x4_epi32::<2>(value);
+            let half = narrow::fold(second, const { forward(32) }, _mm512_extracti32x4_epi32::<3>(value));
+            narrow::fold(first, const { forward(48) }, narrow::fold(third, const { forward(16) }, half))
+        }
+
+        folded!("avx512f,avx512vl,avx2,vpclmulqdq,pclmulqdq,sse4.2");
     }
 }
 
@@ -193,7 +422,7 @@ mod tests {
     use linux::random::SplitMix64;
 
     /// One bit at a time.
-    fn by_definition(mut register: u32, bytes: &[u8]) -> u32 {
+    fn told(mut register: u32, bytes: &[u8]) -> u32 {
         for byte in bytes {
             register ^= u32::from(*byte);
             for _ in 0..8 {
@@ -203,20 +432,38 @@ mod tests {
         register
     }
 
+    /// By every kind of instructions that the processor has.
+    fn all_ways(register: u32, bytes: &[u8]) -> Vec<u32> {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        return {
+            use x86_64::{Instructions, append_by};
+            [Instructions::Narrow, Instructions::Wide, Instructions::Widest]
+                .map(|instructions| append_by(instructions, register, bytes))
+                .to_vec()
+        };
+        #[cfg(any(not(target_arch = "x86_64"), miri))]
+        vec![append(register, bytes)]
+    }
+
     #[test]
     fn any_length_offset_and_register_give_what_the_definition_says() {
         let mut random = SplitMix64::new(1);
         let bytes: Vec<u8> = (0..20_000).map(|_| random.draw().to_le_bytes()[0]).collect();
-        for length in [0, 1, 7, 24, 4095, 4096, 4097, 8191, 8192, 12_295] {
+        let near_sizes = [4095, 4096, 4097, 4223, 4224, 8191, 8192, 12_295];
+        for length in (0..600).chain(near_sizes) {
             for offset in [0, 1, 24, 31] {
                 for register in [START, 0, 0x1234_5678] {
                     let bytes = &bytes[offset..offset + length];
-                    let told = by_definition(register, bytes);
+                    let told = told(register, bytes);
                     assert_eq!(append(register, bytes), told, "{length} bytes at {offset}");
-                    assert_eq!(by_crate(register, bytes), told, "{length} bytes at {offset}");
+                    for (way, result) in all_ways(register, bytes).into_iter().enumerate() {
+                        assert_eq!(result, told, "{length} bytes at {offset}, way {way}");
+                    }
                 }
             }
         }
+        #[cfg(target_arch = "x86_64")]
+        assert_eq!(by_definition(START, &bytes[..100]), told(START, &bytes[..100]));
         assert_eq!(checksum(b"123456789"), 0xE306_9283);
     }
 
@@ -224,12 +471,17 @@ mod tests {
     fn every_bit_of_a_block_counts() {
         let mut block = [0; 4096];
         let sum = checksum(&block);
-        for bit in 0..8 * block.len() {
+        let last = told(START, &block);
+        // The register of a changed bit differs by what that bit alone gives, whatever is around it.
+        let mut alone = told(0, &[0x80]);
+        for bit in (0..8 * block.len()).rev() {
             block[bit / 8] ^= 1 << (bit % 8);
-            let told = checksum(&block);
-            assert_ne!(told, sum, "bit {bit}");
-            assert_eq!(told, !by_crate(START, &block), "bit {bit}");
+            assert_ne!(checksum(&block), sum, "bit {bit}");
+            for result in all_ways(START, &block) {
+                assert_eq!(result, last ^ alone, "bit {bit}");
+            }
             block[bit / 8] ^= 1 << (bit % 8);
+            alone = (alone >> 1) ^ (0x82F6_3B78 & (alone & 1).wrapping_neg());
         }
     }
 }
