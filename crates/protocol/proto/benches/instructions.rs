@@ -10,7 +10,7 @@ use std::hint::black_box;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use nvlane_proto::controller_queue::{Event, QueueSettings};
 use nvlane_proto::handshake::{ControllerOffer, HostOffer};
-use nvlane_proto::host_queue::{HostEvent, Transfer};
+use nvlane_proto::host_queue::{End, Transfer};
 use nvlane_proto::{Caravan, ControllerQueue, HostQueue, Piece, Slot};
 use wire::U16;
 use wire::cqe::Cqe;
@@ -323,8 +323,9 @@ impl Host {
     #[inline]
     fn receive(&mut self, input: &[u8]) {
         let mut input = input;
-        while let Some(event) = self.queue.next_event(&mut input).expect("well-formed") {
-            let HostEvent::Completed(completion) = event else { continue };
+        while let Some(end) = self.queue.next_end(&mut input).expect("well-formed") {
+            let End::Command(ended) = end else { continue };
+            let completion = self.queue.take(ended);
             black_box(completion.status);
             self.buffers.push(completion.buffer.expect("with its data"));
         }

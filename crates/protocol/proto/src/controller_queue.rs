@@ -220,7 +220,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     /// # Errors
     /// The violation by which the host broke the transport: [`fail`](Self::fail) the queue then. No further input is
     /// taken.
-    #[inline]
+    #[inline(always)] // Called from one place; the event is too large to be returned in registers.
     pub fn next_event<'q, 'i: 'q>(
         &'q mut self,
         input: &mut &'i [u8],
@@ -298,7 +298,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     }
 
     /// Decides on a command before its data: the status it will be refused with, if it will.
-    #[inline]
+    #[inline(always)]
     fn on_command(&mut self, data_length: u32) -> Result<Option<Status>, Violation> {
         let sqe = &self.framer.header::<CapsuleCmd>().sqe;
         let mut refusal = None;
@@ -486,8 +486,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         if let Phase::Receiving { buffer, .. } | Phase::Draining { buffer: Some(buffer), .. } =
             self.table.phase_mut(*slot)
         {
-            let mut placed = &buffer.as_ref()[start..start + count];
-            while !placed.is_empty() && self.framer.next_frame(&mut placed)?.is_some() {}
+            self.framer.on_placed(&buffer.as_ref()[start..start + count])?;
         }
         Ok(())
     }
@@ -648,7 +647,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_completion(&mut self, cid: u16, status: Status, result: u64) {
         if self.has_failed {
             return;

@@ -367,7 +367,7 @@ impl Framer {
     ///
     /// # Errors
     /// The violation of the current PDU. Later calls return the same error.
-    #[inline]
+    #[inline(always)] // Once per PDU, and called from one place in each queue.
     pub fn next_frame<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Violation> {
         let frame = if let State::Between = self.state {
             self.on_header(input).map_err(|violation| self.fail(violation))
@@ -376,6 +376,15 @@ impl Framer {
         };
         self.debug_invariants();
         frame
+    }
+
+    /// Takes bytes that were received in place: data of the current PDU, whose pieces nobody needs.
+    ///
+    /// # Errors
+    /// As [`next_frame`](Self::next_frame).
+    pub(crate) fn on_placed(&mut self, mut bytes: &[u8]) -> Result<(), Violation> {
+        while !bytes.is_empty() && self.next_frame(&mut bytes)?.is_some() {}
+        Ok(())
     }
 
     /// The next piece, from within a PDU.
@@ -488,7 +497,7 @@ impl Framer {
     }
 
     /// The next piece, from between PDUs.
-    #[inline]
+    #[inline(always)]
     fn on_header<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Violation> {
         // The common case: the whole header lies in the input.
         if let Some(common) = input.first_chunk()

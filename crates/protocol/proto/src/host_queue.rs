@@ -474,7 +474,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         complete(command, slot, cqe.status(), cqe.result.get())
     }
 
-    #[inline]
+    #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -482,10 +482,14 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     )]
     fn free_slot(&mut self, slot: u16) {
         debug_assert!(
-            matches!(self.slots[usize::from(slot)].state, SlotState::Live(_)),
-            "slot {slot} has no command that could end"
+            matches!(
+                self.slots[usize::from(slot)].state,
+                SlotState::Live(Command { transfer: Transfer::None, .. })
+            ),
+            "slot {slot} has no command that could end, or its data is there"
         );
-        self.slots[usize::from(slot)].state = SlotState::Free;
+        // Its data is taken: there is nothing to drop.
+        std::mem::forget(std::mem::replace(&mut self.slots[usize::from(slot)].state, SlotState::Free));
         self.free.push(slot);
         self.live_count -= 1;
         self.last_finished = slot;
@@ -655,8 +659,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         if let SlotState::Live(command) = &self.slots[usize::from(*slot)].state
             && let Transfer::FromController { buffer, .. } = &command.transfer
         {
-            let mut placed = &buffer.part(start)[..count];
-            while !placed.is_empty() && self.framer.next_frame(&mut placed)?.is_some() {}
+            self.framer.on_placed(&buffer.part(start)[..count])?;
         }
         Ok(())
     }

@@ -32,18 +32,21 @@ struct Window {
 
 impl WriteData {
     /// A part of a command's data of which nothing is granted yet.
+    #[inline]
     pub(crate) fn new(part: Range<u32>) -> Self {
         let Range { start, end } = part;
         Self { start, end, granted: start, windows: [Window::default(); WINDOW_COUNT_MAX] }
     }
 
     /// Offset in the part of a byte of the command's data. No window begins before the part.
+    #[inline]
     pub(crate) fn within_part(&self, offset: u32) -> u32 {
         offset.saturating_sub(self.start)
     }
 
     /// Opens the next window, of at most `window_bytes_max`, if data is left to grant and fewer than
     /// `window_limit` are open. Returns its index and range.
+    #[inline]
     pub(crate) fn grant(
         &mut self,
         window_bytes_max: u32,
@@ -66,6 +69,7 @@ impl WriteData {
     /// # Errors
     /// [`Violation::HeaderField`] if that window was never granted, or if LAST is set other than on its last byte;
     /// [`Violation::Sequence`] if it is closed, [`Violation::OutOfRange`] if the PDU does not continue it exactly.
+    #[inline]
     pub(crate) fn on_h2c_data(
         &mut self,
         index: usize,
@@ -90,11 +94,13 @@ impl WriteData {
     }
 
     /// Whether every byte was granted and has arrived, except the rest of the PDU accepted last.
+    #[inline]
     pub(crate) fn is_complete(&self) -> bool {
         self.granted == self.end && !self.is_owed()
     }
 
     /// Whether granted data is still to arrive, besides the rest of the PDU accepted last.
+    #[inline]
     pub(crate) fn is_owed(&self) -> bool {
         self.windows.iter().any(|window| window.next != window.end)
     }

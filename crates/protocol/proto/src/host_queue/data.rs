@@ -75,6 +75,7 @@ pub(super) fn fill<B: DataBuffer>(buffer: &mut B, mut offset: usize, mut bytes: 
 }
 
 /// Calls `each` with the contiguous parts of a range.
+#[inline(always)]
 #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the range lies in the buffer")]
 pub(super) fn for_each_part<'a, B: DataBuffer>(
     buffer: &'a B,
