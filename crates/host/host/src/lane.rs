@@ -362,7 +362,7 @@ impl<B: DataBuffer> Lane<B> {
     }
 
     /// Rings for a single command on an idle lane if inline sends are on, and for a full caravan.
-    #[inline]
+    #[inline(always)]
     fn ring_if_due_at_once(&mut self) {
         if self.sends_inline && self.core.outstanding() == 1 {
             self.ring();

@@ -343,7 +343,7 @@ impl Generator {
         self.end(operation, WriteOutcome::Uncertain);
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, operation: &Operation, outcome: WriteOutcome) {
         debug_assert!(self.in_flight > 0, "an operation ended that was not in flight");
         self.in_flight -= 1;

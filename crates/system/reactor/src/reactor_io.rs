@@ -104,6 +104,7 @@ struct Slot {
 
 impl Slot {
     /// The id of its socket or listener, for slot `index`.
+    #[inline]
     fn id(&self, index: usize) -> SocketId {
         SocketId::new(u32::try_from(index).expect("ids hold 32 bits"), self.generation)
     }
@@ -481,6 +482,7 @@ impl<M: Send + 'static> ReactorIo<M> {
 }
 
 /// Time since `start`, ns.
+#[inline]
 fn elapsed_ns(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).expect("centuries from now")
 }
