@@ -7,15 +7,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use config_file::{
+    RawDiscovery, RawFile, RawHost, RawHosts, RawLimits, RawListener, RawNamespace, RawReactors, RawSize,
+    RawSubsystem, RawTimeouts,
+};
 use linux::CoreList;
 use linux::small_file::SmallFile;
 use reactor::{BusyPoll, EngineKind};
 use security::group::Group;
-use serde::Deserialize;
 use store::{Size, Spec};
 use toml::Spanned;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
@@ -25,7 +28,6 @@ use wire::pdu::DataAlignment;
 use wire::text::quoted;
 use wire::uuid::Uuid;
 
-use self::memcached::RawMemcached;
 use self::mistakes::explained;
 use super::{
     AuditConfig, AuthenticationConfig, ConfigPlace, ControlConfig, DiscoveryConfig, ListenerConfig,
@@ -133,7 +135,7 @@ impl ConfigFile {
     /// All errors; for invalid TOML or unknown keys, only the first.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
         let source = Source { name: name.into(), text: text.into() };
-        let raw: RawFile = toml::from_str(text)
+        let raw = config_file::parse(text)
             .map_err(|error| ConfigErrors(vec![source.error(error.span(), explained(&error, text))]))?;
         let mut reader = Reader { source: &source, spans: Spans::new(), errors: Vec::new() };
         let config = reader.file(raw);
@@ -175,181 +177,6 @@ fn table_of(place: ConfigPlace) -> ConfigPlace {
         ConfigPlace::Namespace(subsystem_at, at, _) => ConfigPlace::Namespace(subsystem_at, at, ""),
         other => other,
     }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawFile {
-    machine: Option<Spanned<String>>,
-    #[serde(default)]
-    reactors: RawReactors,
-    #[serde(default)]
-    limits: RawLimits,
-    #[serde(default)]
-    timeouts: RawTimeouts,
-    #[serde(default)]
-    discovery: RawDiscovery,
-    listener: Option<Vec<Spanned<RawListener>>>,
-    #[serde(default)]
-    memcached: Vec<Spanned<RawMemcached>>,
-    #[serde(default)]
-    subsystem: Vec<Spanned<RawSubsystem>>,
-    #[serde(default)]
-    audit: RawAudit,
-    #[serde(default)]
-    control: RawControl,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawControl {
-    socket: Option<Spanned<PathBuf>>,
-    changes: Option<Spanned<PathBuf>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawAudit {
-    file: Option<Spanned<PathBuf>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawReactors {
-    cores: Option<Spanned<String>>,
-    count: Option<Spanned<u16>>,
-    engine: Option<Spanned<String>>,
-    doorbell: Option<Spanned<String>>,
-    spin: Option<Spanned<String>>,
-    placement: Option<Spanned<String>>,
-    busy_poll_us: Option<Spanned<u32>>,
-    prefer_busy_poll: Option<Spanned<bool>>,
-    busy_poll_budget: Option<Spanned<u16>>,
-    receive: Option<Spanned<String>>,
-    in_place: Option<Spanned<RawSize>>,
-    zero_copy: Option<Spanned<String>>,
-    pool: Option<Spanned<RawSize>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawLimits {
-    transfer: Option<Spanned<RawSize>>,
-    in_capsule: Option<Spanned<RawSize>>,
-    kv_in_capsule: Option<Spanned<RawSize>>,
-    h2c_data: Option<Spanned<RawSize>>,
-    window: Option<Spanned<RawSize>>,
-    windows: Option<Spanned<u8>>,
-    alignment: Option<Spanned<u8>>,
-    queue_entries: Option<Spanned<u16>>,
-    io_queues: Option<Spanned<u16>>,
-    controllers: Option<Spanned<u16>>,
-    controllers_per_host: Option<Spanned<u16>>,
-    connections: Option<Spanned<u32>>,
-    connections_per_address: Option<Spanned<u32>>,
-    memcached_connections: Option<Spanned<u32>>,
-    memcached_connections_per_address: Option<Spanned<u32>>,
-    unconnected: Option<Spanned<u32>>,
-    connections_per_s: Option<Spanned<u32>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawTimeouts {
-    connect_s: Option<Spanned<u32>>,
-    pdu_s: Option<Spanned<u32>>,
-    send_s: Option<Spanned<u32>>,
-    data_s: Option<Spanned<u32>>,
-    /// Configurations of earlier versions say `pressed_s`.
-    #[serde(alias = "pressed_s")]
-    contended_s: Option<Spanned<u32>>,
-    stop_s: Option<Spanned<u32>>,
-    memcached_idle_s: Option<Spanned<u32>>,
-    secret_overlap_s: Option<Spanned<u32>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawDiscovery {
-    nqn: Option<Spanned<String>>,
-    #[serde(default)]
-    referral: Vec<RawReferral>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawReferral {
-    address: Spanned<String>,
-    nqn: Option<Spanned<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawListener {
-    address: Spanned<String>,
-    advertise: Option<Spanned<String>>,
-    subsystems: Option<bool>,
-    discovery: Option<bool>,
-    doorbell: Option<Spanned<String>>,
-    tls: Option<Spanned<String>>,
-    allow: Option<Spanned<Vec<String>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawSubsystem {
-    nqn: Spanned<String>,
-    serial: Option<Spanned<String>>,
-    model: Option<Spanned<String>>,
-    hosts: Option<Spanned<RawHosts>>,
-    memcached: Option<Spanned<String>>,
-    cntlids: Option<Spanned<(u16, u16)>>,
-    doorbell: Option<Spanned<String>>,
-    dhchap_secret: Option<Spanned<String>>,
-    dhchap_ctrl_secret: Option<Spanned<String>>,
-    dhchap_hash: Option<Spanned<Vec<String>>>,
-    dhchap_dhgroup: Option<Spanned<Vec<String>>>,
-    refused_reauthentication: Option<Spanned<String>>,
-    tls_key: Option<Spanned<String>>,
-    #[serde(default)]
-    host: Vec<Spanned<RawHost>>,
-    #[serde(default)]
-    namespace: Vec<Spanned<RawNamespace>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawHost {
-    nqn: Spanned<String>,
-    dhchap_secret: Option<Spanned<String>>,
-    dhchap_ctrl_secret: Option<Spanned<String>>,
-    tls_key: Option<Spanned<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawNamespace {
-    nsid: Option<Spanned<u32>>,
-    storage: Spanned<String>,
-    uuid: Option<Spanned<String>>,
-    nguid: Option<Spanned<String>>,
-    hosts: Option<Spanned<RawHosts>>,
-    write_hosts: Option<Spanned<RawHosts>>,
-    key_prefixes: Option<Spanned<BTreeMap<String, Vec<String>>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected \"any\" or a list of host NQNs")]
-enum RawHosts {
-    Word(String),
-    List(Vec<String>),
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a size: a number of bytes, or text such as \"64M\"")]
-enum RawSize {
-    Bytes(u64),
-    Text(String),
 }
 
 /// Converts the TOML values to the configuration, and collects invalid ones.

@@ -1,59 +1,11 @@
 //! Memcached listeners in the configuration file: an address, or a table with an address and requirements on clients.
 
-use std::fmt;
-
+use config_file::{RawMemcached, RawTable};
 use security::tls::ClientCertificates;
-use serde::Deserialize;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, Visitor};
 use toml::Spanned;
 
 use super::Reader;
 use crate::config::{ConfigPlace, MemcachedAddress, MemcachedListenerConfig, MemcachedTlsConfig};
-
-/// A listener as it is written.
-pub(super) enum RawMemcached {
-    /// `"ADDR:PORT"`.
-    Address(String),
-    /// `[[memcached]]`, or `{ address = … }`.
-    Table(Box<RawTable>),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawTable {
-    address: Spanned<String>,
-    tls_certificate: Option<Spanned<String>>,
-    tls_key: Option<Spanned<String>>,
-    tls_client_ca: Option<Spanned<String>>,
-    tls_clients: Option<Spanned<String>>,
-    users: Option<Spanned<String>>,
-    allow: Option<Spanned<Vec<String>>>,
-}
-
-impl<'de> Deserialize<'de> for RawMemcached {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-
-        impl<'de> Visitor<'de> for Either {
-            type Value = RawMemcached;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an address, such as \"127.0.0.1:11211\", or a table with an address")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<RawMemcached, E> {
-                Ok(RawMemcached::Address(text.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawMemcached, A::Error> {
-                RawTable::deserialize(MapAccessDeserializer::new(map)).map(Box::new).map(RawMemcached::Table)
-            }
-        }
-
-        deserializer.deserialize_any(Either)
-    }
-}
 
 impl Reader<'_> {
     pub(super) fn memcached(&mut self, raw: Vec<Spanned<RawMemcached>>) -> Vec<MemcachedListenerConfig> {
