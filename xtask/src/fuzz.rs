@@ -101,7 +101,6 @@ fn build() -> Result<()> {
         cargo(&["fuzz", "build", "--fuzz-dir", "lab/fuzz", "--sanitizer", "none", "--features", "libfuzzer"]);
     command
         .env("CARGO_TARGET_DIR", build_dir())
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only");
     run_command(&mut command)
 }

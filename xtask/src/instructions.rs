@@ -143,7 +143,7 @@ fn count(runner: &Path) -> Result<BTreeMap<String, f64>> {
     if results.exists() {
         std::fs::remove_dir_all(&results).with_context(|| results.display().to_string())?;
     }
-    // As released, with optimization at link time. The package alone: its dependencies are few.
+    // As released. The package alone: its dependencies are few.
     let mut bench =
         cargo(&["bench", "--locked", "--package", "nvlane-proto", "--bench", "instructions", "--"]);
     // The bench's own output is long and about caches.
