@@ -66,6 +66,14 @@ impl Durations {
         self.sum_ns.checked_div(self.count).unwrap_or(0)
     }
 
+    /// The number of durations in each bin, shortest first, each with the bound that its durations are below, ns. The last
+    /// bin has none: its bound is `u64::MAX`.
+    pub fn bins(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let bound =
+            |index| if index + 1 == BIN_COUNT { u64::MAX } else { 1u64 << (FIRST_BIN_BITS as usize + index) };
+        self.bins.iter().enumerate().map(move |(index, count)| (bound(index), *count))
+    }
+
     /// A percentile, ns, to a factor of two; 0 if there are none.
     #[must_use]
     pub fn percentile_ns(&self, percent: u64) -> u64 {
@@ -126,6 +134,8 @@ mod tests {
         durations.add(1 << 40);
         assert_eq!(durations.percentile_ns(50), 1_023);
         assert_eq!(durations.percentile_ns(99), 8_191);
+        let bins: Vec<_> = durations.bins().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(bins, [(1_024, 98), (8_192, 1), (u64::MAX, 1)]);
         assert_eq!(durations.max_ns, 1 << 40);
     }
 

@@ -74,6 +74,8 @@ pub struct TurnCounters {
     pub sleep_count: Counter,
     /// Time asleep, ns.
     pub asleep_ns: Counter,
+    /// Time spent spinning, ns.
+    pub spun_ns: Counter,
 }
 
 /// One thread's loop around an application.
@@ -174,6 +176,8 @@ impl<A: Application> Reactor<A> {
     pub fn run(&mut self) -> io::Result<()> {
         // With it: whether storage operations ran when it began.
         let mut wait: Option<(Wait, bool)> = None;
+        // Up to when the time of this wait is counted, spinning or asleep.
+        let mut counted_ns = 0;
         let mut turns_since_collect = 0;
         self.io.read_clock();
         self.application.on_start(&mut self.io);
@@ -188,11 +192,16 @@ impl<A: Application> Reactor<A> {
             if has_worked {
                 self.counters.busy_turn_count.add(1);
                 if let Some((wait, is_for_storage)) = wait.take() {
+                    self.counters.spun_ns.add(now_ns.saturating_sub(counted_ns));
                     self.io.busy_polling.spin_hit_count += u64::from(!wait.has_slept());
                     wait.on_work(now_ns, self.spin_of(is_for_storage));
                 }
                 continue;
             }
+            if wait.is_some() {
+                self.counters.spun_ns.add(now_ns.saturating_sub(counted_ns));
+            }
+            counted_ns = now_ns;
             let (wait, is_for_storage) = wait.get_or_insert_with(|| {
                 self.io.busy_polling.spin_count += 1;
                 (Wait::new(now_ns), self.io.engine.has_operations())
@@ -203,7 +212,10 @@ impl<A: Application> Reactor<A> {
                     self.counters.spin_turn_count.add(1);
                     std::hint::spin_loop();
                 }
-                Pause::Sleep { ns } => self.sleep(ns)?,
+                Pause::Sleep { ns } => {
+                    self.sleep(ns)?;
+                    counted_ns = self.io.now_ns;
+                }
             }
         }
         Ok(())
