@@ -75,6 +75,12 @@ impl Generation {
         self.0 & 1 == 1
     }
 
+    /// How often the storage was closed.
+    #[must_use]
+    pub fn closing_count(self) -> u64 {
+        self.0.div_ceil(2)
+    }
+
     /// Whether the storage was ever closed: writes of an earlier generation may be lost.
     #[must_use]
     pub fn is_first(self) -> bool {

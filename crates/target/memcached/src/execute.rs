@@ -34,6 +34,8 @@ const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub struct Service {
     pub(crate) settings: ListenerSettings,
     pub(crate) counters: CommandCounters,
+    /// What was counted before the last reset of the statistics.
+    pub(crate) counted_before: CommandCounters,
     /// The processor's counters at the last reset of the statistics.
     pub(crate) reset_at: kv::Counters,
     scratch: Vec<u8>,
@@ -51,12 +53,21 @@ pub struct Service {
 }
 
 impl Service {
+    /// The commands since the start, whatever the clients have reset.
+    #[must_use]
+    pub fn counters_ever(&self) -> CommandCounters {
+        let mut all = self.counted_before;
+        all += self.counters;
+        all
+    }
+
     /// A service with the listener's settings.
     #[must_use]
     pub fn new(settings: ListenerSettings) -> Self {
         Self {
             settings,
             counters: CommandCounters::default(),
+            counted_before: CommandCounters::default(),
             reset_at: kv::Counters::default(),
             scratch: Vec::new(),
             arrived_chunks: Vec::new(),

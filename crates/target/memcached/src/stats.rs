@@ -9,7 +9,7 @@ use std::fs;
 use kv::REGION_BYTES;
 use memory::LINE_BYTES;
 
-use crate::counters::{CommandCounters, ListenerStats, PartitionOfPort, PartitionStats};
+use crate::counters::{ListenerStats, PartitionOfPort, PartitionStats};
 use crate::execute::Executor;
 
 /// The version reported by `version`. Clients derive from its number which commands are supported.
@@ -70,7 +70,8 @@ impl Executor<'_> {
 
     /// Counts from zero from now on.
     pub(crate) fn reset_stats(&mut self) {
-        self.service.counters = CommandCounters::default();
+        let counters = std::mem::take(&mut self.service.counters);
+        self.service.counted_before += counters;
         self.service.reset_at = self.partition.processor.counters();
     }
 

@@ -65,6 +65,17 @@ pub(crate) struct AuditLog {
     has_writer: bool,
 }
 
+/// The counters of an audit log.
+#[derive(Debug)]
+pub(crate) struct AuditObserver(Arc<Queue>);
+
+impl AuditObserver {
+    /// The counters, if there is an audit log.
+    pub(crate) fn state(&self) -> Option<AuditState> {
+        self.0.state()
+    }
+}
+
 /// The outcome of a change of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Changed {
@@ -126,9 +137,9 @@ impl AuditLog {
         self.follow(Some(&path))
     }
 
-    /// The counters, if there is an audit log.
-    pub(crate) fn state(&self) -> Option<AuditState> {
-        self.path.as_ref().map(|path| self.queue.state(path))
+    /// The counters, for other threads.
+    pub(crate) fn observer(&self) -> AuditObserver {
+        AuditObserver(Arc::clone(&self.queue))
     }
 
     /// Ends the log, once the queued lines are written or [`CLOSE_WAIT`] has passed.
@@ -177,7 +188,7 @@ mod tests {
     fn a_log_that_is_off_takes_nothing_and_has_no_thread() {
         let mut log = AuditLog::start(None).expect("no log");
         log.recorder().record(|| unreachable!("nobody reads it"));
-        assert!(log.state().is_none() && !log.has_writer);
+        assert!(log.observer().state().is_none() && !log.has_writer);
         assert_eq!(log.reopen(), None);
     }
 
@@ -210,7 +221,7 @@ mod tests {
         let changed = log.follow(Some(directory.path())).expect("a failure");
         assert!(changed.failure.expect("it failed").contains("directory"));
         log.recorder().record(|| Event::Stopped {});
-        assert_eq!(log.state().map(|state| state.file), Some(path.display().to_string()));
+        assert_eq!(log.observer().state().map(|state| state.file), Some(path.display().to_string()));
         let changed = log.follow(None).expect("a change");
         assert_eq!((changed.what, changed.failure), (format!("end the audit log {}", path.display()), None));
         log.close();

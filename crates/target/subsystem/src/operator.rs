@@ -34,7 +34,7 @@ use crate::config::{
 use crate::messages::message::{
     NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step,
 };
-use crate::messages::state::TargetState;
+use crate::messages::state::{Detail, TargetState};
 use crate::names::identity;
 use crate::names::listener_gate::ListenerGate;
 use crate::names::memcached_trust::MemcachedTrust;
@@ -719,11 +719,11 @@ impl Operator {
     }
 }
 
-/// Queries the state of the target; `None` if it has stopped.
+/// Queries the state of the target, without those of its reactors; `None` if it has stopped.
 #[must_use]
 pub fn state(post: Post<'_>) -> Option<TargetState> {
-    match ask(OrderKind::State, post)?.0 {
-        OrderAnswer::State(state) => Some(*state),
+    match ask(OrderKind::State(Detail::Lanes), post)?.0 {
+        OrderAnswer::State(parts) => Some(parts.complete(Vec::new())),
         _ => None,
     }
 }

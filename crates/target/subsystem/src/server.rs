@@ -1,8 +1,10 @@
 //! A running target: its threads, and the handle to them.
 
+mod observer;
+
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -26,12 +28,14 @@ use crate::io_path::lane::LaneTimeouts;
 use crate::messages::message::{
     ControlMessage, Message, Order, OrderKind, PlacementMessage, ReactorMessage, Step,
 };
-use crate::messages::state::{ReactorReport, ReactorState, TargetState};
+use crate::messages::state::{Detail, MemcachedListenerState, ReactorReport, TargetState};
 use crate::names::limits::Limits;
 use crate::names::listener_gate::ListenerGate;
 use crate::names::socket_priority::SocketPriority;
 use crate::operator::{self, ChangeOutcome, MemcachedListener, Operator, Outline, Report, RunningListener};
 use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
+
+pub use observer::{Observer, Unobserved};
 
 /// The reason why a target did not start. Everything it opened is closed again.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +73,8 @@ pub struct Target {
     turns: Vec<Arc<TurnCounters>>,
     stop_ms: u64,
     audit: AuditLog,
+    /// The memcached listeners, for observers.
+    memcached_states: Arc<Mutex<Vec<MemcachedListenerState>>>,
 }
 
 impl Target {
@@ -103,7 +109,9 @@ impl Target {
             turns: vec![Arc::default(); cores.len()],
             stop_ms: config.timeouts.stop_ms,
             audit,
+            memcached_states: Arc::default(),
         };
+        target.show_memcached_listeners();
         let settings = Settings {
             engine,
             falls_back: config.reactors.engine.is_none(),
@@ -214,7 +222,9 @@ impl Target {
             true => self.audit.follow(wanted.audit.file.as_deref()),
             false => self.audit.reopen(),
         };
-        with_audit(self.operator.reload(wanted, &orders(&self.addresses)), audit)
+        let report = self.operator.reload(wanted, &orders(&self.addresses));
+        self.show_memcached_listeners();
+        with_audit(report, audit)
     }
 
     /// Applies the differences between two configurations, all of them or none, and keeps other differences between the
@@ -274,6 +284,7 @@ impl Target {
     pub fn reopen_closed(&mut self) -> Report {
         let audit = self.audit.reopen();
         let mut report = self.operator.reread_memcached_trust();
+        self.show_memcached_listeners();
         report.lines.append(&mut self.operator.reopen_closed(&orders(&self.addresses)).lines);
         with_audit(report, audit)
     }
@@ -294,26 +305,29 @@ impl Target {
     /// The state of the target; `None` if its reactors have died.
     #[must_use]
     pub fn state(&self) -> Option<TargetState> {
-        let mut state = operator::state(&orders(&self.addresses))?;
-        for report in self.reports() {
-            state.reactors.push(with_turns(report.reactor, &self.turns));
-            state.placement = state.placement.or(report.placement);
-        }
-        state.reactors.sort_unstable_by_key(|reactor| reactor.reactor);
-        state.busy_polled_packets = busy_polled_packets();
-        state.audit = self.audit.state();
-        state.memcached_listeners =
-            self.operator.memcached_listeners().map(MemcachedListener::state).collect();
-        Some(state)
+        self.observer().state(Detail::Lanes, None).ok()
+    }
+
+    /// Observes the target from another thread.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer::new(
+            self.addresses.clone(),
+            self.turns.clone(),
+            self.audit.observer(),
+            Arc::clone(&self.memcached_states),
+        )
+    }
+
+    /// Shows observers the memcached listeners as they are now.
+    fn show_memcached_listeners(&self) {
+        let states = self.operator.memcached_listeners().map(MemcachedListener::state).collect();
+        *self.memcached_states.lock().unwrap_or_else(PoisonError::into_inner) = states;
     }
 
     /// Asks all reactors for their state. They also report the memory that pairs need.
     fn reports(&self) -> Receiver<ReactorReport> {
-        let (to, reports) = channel();
-        for address in &self.addresses {
-            address.post(Message::Reactor(ReactorMessage::Describe(to.clone())));
-        }
-        reports
+        observer::ask_reactors(&self.addresses)
     }
 
     /// Ends associations and then the reactors. Operations in flight complete first, within the configured time.
@@ -391,29 +405,6 @@ pub fn applications(
         Serving::new(serving, Arc::clone(&memcached_counters), Arc::clone(gate), reactor, home.take())
     };
     (0..reactor_count).map(application).collect()
-}
-
-/// Packets received by busy polling in this network namespace, as counted by the kernel.
-fn busy_polled_packets() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/net/netstat").ok()?;
-    let lines: Vec<&str> = text.lines().collect();
-    // A line of names, then one of numbers.
-    lines.chunks_exact(2).find_map(|pair| {
-        let mut names = pair[0].split_ascii_whitespace().zip(pair[1].split_ascii_whitespace());
-        names.find(|(name, _)| *name == "BusyPollRxPackets")?.1.parse().ok()
-    })
-}
-
-/// Adds the statistics of a reactor.
-fn with_turns(reactor: ReactorState, turns: &[Arc<TurnCounters>]) -> ReactorState {
-    let turns = &turns[usize::from(reactor.reactor)];
-    ReactorState {
-        busy_turn_count: turns.busy_turn_count.get(),
-        spin_turn_count: turns.spin_turn_count.get(),
-        sleep_count: turns.sleep_count.get(),
-        asleep_ns: turns.asleep_ns.get(),
-        ..reactor
-    }
 }
 
 /// A reactor thread's report of its start.

@@ -398,8 +398,9 @@ impl Serving {
                 self.commands.namespaces.report_needed_memory();
                 let placement = self.home.as_ref().map(|home| (&home.placement).into());
                 // The send fails if the operator has given up waiting.
-                let _ =
-                    to.send(ReactorReport { reactor: self.lanes.describe(io, &self.commands), placement });
+                let key_values = self.commands.namespaces.key_value_counters();
+                let reactor = self.lanes.describe(io, &self.commands);
+                let _ = to.send(ReactorReport { reactor, placement, key_values });
             }
             ReactorMessage::Stop => {
                 self.is_stopping = true;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -109,6 +109,8 @@ struct State {
     written_count: u64,
     error: Option<String>,
     destinations: Vec<Destination>,
+    /// The file of the last destination.
+    file: Option<String>,
     is_closed: bool,
     has_ended: bool,
 }
@@ -123,6 +125,7 @@ impl Default for Queue {
             written_count: 0,
             error: None,
             destinations: Vec::new(),
+            file: None,
             is_closed: false,
             has_ended: false,
         };
@@ -173,8 +176,15 @@ impl Queue {
 
     /// Changes the destination, before any event that is recorded from now on.
     pub(super) fn send_to(&self, destination: Destination) {
-        self.is_on.store(!matches!(destination, Destination::None), Ordering::Relaxed);
-        self.lock().destinations.push(destination);
+        let file = match &destination {
+            Destination::None => None,
+            Destination::File { path, .. } => Some(path.display().to_string()),
+        };
+        self.is_on.store(file.is_some(), Ordering::Relaxed);
+        let mut state = self.lock();
+        state.file = file;
+        state.destinations.push(destination);
+        drop(state);
         self.work.notify_one();
     }
 
@@ -210,16 +220,17 @@ impl Queue {
         state.error = error.map(str::to_owned);
     }
 
-    pub(super) fn state(&self, path: &Path) -> AuditState {
+    /// The counters, if there is a file.
+    pub(super) fn state(&self) -> Option<AuditState> {
         let state = self.lock();
-        AuditState {
-            file: path.display().to_string(),
+        Some(AuditState {
+            file: state.file.clone()?,
             written_count: state.written_count,
             rate_limited_count: state.omitted.rate_limit,
             queue_full_count: state.omitted.queue_full,
             not_written_count: state.omitted.not_written,
             error: state.error.clone(),
-        }
+        })
     }
 
     /// Ends the writer, and waits for that at most this long.
@@ -274,7 +285,8 @@ mod tests {
         for kind in kinds {
             (0..500).for_each(|_| queue.push(refused(kind)));
         }
-        let state = queue.state(Path::new("audit"));
+        queue.send_to(Destination::File { path: "audit".into(), file: None });
+        let state = queue.state().expect("a file");
         assert_eq!((state.queue_full_count, state.rate_limited_count), (5000 - EVENT_COUNT_MAX as u64, 0));
     }
 }

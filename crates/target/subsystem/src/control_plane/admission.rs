@@ -17,7 +17,7 @@ use wire::text::quoted;
 
 use crate::audit::{Event, OfMemcached, Recorder};
 use crate::messages::message::Visitor;
-use crate::messages::state::ConnectionsState;
+use crate::messages::state::{ConnectionsState, MemcachedState};
 use crate::names::limits::Limits;
 
 /// Interval between log lines for one reason, ns.
@@ -307,6 +307,21 @@ impl Admission {
         self.audit.record(|| Event::MemcachedAuthenticationFailed(client));
     }
 
+    /// Counters of memcached connections since the start, whatever their clients have reset.
+    pub(crate) fn memcached_state(&self) -> MemcachedState {
+        let sums = self.memcached_counters.sums();
+        MemcachedState {
+            received_bytes: sums.received_bytes,
+            sent_bytes: sums.sent_bytes,
+            accepted_count: sums.connection_total_count,
+            rejected_count: sums.rejected_count,
+            idle_closed_count: sums.idle_closed_count,
+            authentication_count: sums.authentication_count,
+            authentication_failed_count: sums.authentication_failed_count,
+            tls_failed_count: sums.tls_failed_count,
+        }
+    }
+
     pub(crate) fn state(&self) -> ConnectionsState {
         ConnectionsState {
             count: self.hosts.count,
@@ -393,6 +408,22 @@ mod tests {
             },
             Recorder::default(),
         )
+    }
+
+    #[test]
+    fn reasons_of_trust_are_those_that_are_counted() {
+        let reasons = [
+            reason::ADDRESS,
+            reason::NOT_AUTHENTICATED,
+            reason::NOT_AUTHENTICATED_AGAIN,
+            reason::MEMCACHED_NOT_AUTHENTICATED,
+            reason::MEMCACHED_TOO_LATE,
+            reason::TLS,
+            reason::IN_CLEAR,
+            reason::UNKNOWN_IDENTITY,
+            reason::OTHER_IDENTITY,
+        ];
+        assert_eq!(reasons, crate::messages::state::TRUST_REASONS);
     }
 
     #[test]

@@ -53,6 +53,7 @@ use crate::io_path::command_form::check_form;
 use crate::messages::message::{
     Message, Order, OrderAnswer, OrderKind, ReactorMessage, Request, RequestKind, Step, StepOutcome,
 };
+use crate::messages::state::{Detail, StateParts};
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
 use crate::names::limits::Limits;
@@ -61,7 +62,7 @@ use crate::objects::catalog::Catalog;
 use crate::objects::discovery::Discovery;
 use crate::objects::step_error::StepError;
 use apply::Change;
-use associations::{Associations, Cause, LaneUse};
+use associations::{Associations, CAUSES, Cause, LaneUse};
 use authentications::{Authentications, News};
 use commands::QueueCommands;
 use connect::{Connects, Scene};
@@ -295,21 +296,33 @@ impl Control {
                 // The send fails if the operator has given up waiting.
                 let _ = answers.send(OrderAnswer::Applied(outcomes));
             }
-            OrderKind::State => {
-                let snapshot = Snapshot {
-                    catalog: &self.catalog,
-                    associations: &self.associations,
-                    authentications: &self.authentications,
-                    version_in_use: self.rollouts.version_in_use(),
-                };
-                let mut state = snapshot.target();
-                state.waiting_connect_count = self.connects.waiting_count();
-                state.unauthenticated_count = self.connects.unauthenticated.count();
-                state.connections = self.admission.state();
-                let _ = answers.send(OrderAnswer::State(Box::new(state)));
+            OrderKind::State(detail) => {
+                // The send fails if the operator has given up waiting.
+                let _ = answers.send(OrderAnswer::State(Box::new(self.state_parts(detail))));
             }
             OrderKind::Stop { grace_ms } => self.on_stop(now_ns, grace_ms, answers),
         }
+    }
+
+    fn state_parts(&self, detail: Detail) -> StateParts {
+        let snapshot = Snapshot {
+            catalog: &self.catalog,
+            associations: &self.associations,
+            authentications: &self.authentications,
+            version_in_use: self.rollouts.version_in_use(),
+            detail,
+        };
+        let mut parts = snapshot.target();
+        let state = &mut parts.state;
+        state.waiting_connect_count = self.connects.waiting_count();
+        state.unauthenticated_count = self.connects.unauthenticated.count();
+        state.connections = self.admission.state();
+        state.memcached = self.admission.memcached_state();
+        state.refused_connects = self.outputs.refused_connects.clone();
+        // A cause that first occurs between two looks at the counters is seen as a change of its counter.
+        let ended = |cause: &str| self.outputs.ended_associations.get(cause).copied().unwrap_or_default();
+        state.ended_associations = CAUSES.map(|cause| (cause.to_owned(), ended(cause))).into();
+        parts
     }
 
     /// Reactor `reactor` serves this version of the namespace table, and no older one.

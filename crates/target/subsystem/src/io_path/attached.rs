@@ -20,6 +20,7 @@ use wire::status::Status;
 use crate::io_path::exclusion::Exclusions;
 use crate::io_path::log_waiters::{LogWaiters, LoggedKeys, Refusal};
 use crate::io_path::own_partition::{KeysIn, OwnKeys, OwnPartition, SessionKeys};
+use crate::messages::state::KeyValueCounters;
 use crate::objects::access::Right;
 use crate::objects::key_rights::{KeyRights, KeyScope};
 use crate::objects::namespace_table::{NamespaceEntry, NamespaceTable};
@@ -482,6 +483,17 @@ impl Attachments {
         }
     }
 
+    /// The counters of the keys and values of each namespace, as far as this reactor counts them.
+    pub(crate) fn key_value_counters(&mut self) -> Vec<(NamespaceId, KeyValueCounters)> {
+        let counters = |attached: &mut Attached| {
+            let id = attached.id;
+            let keys = attached.keys()?;
+            let pairs = keys.partition.unread().processor.counters();
+            Some((id, KeyValueCounters { pairs, commands: keys.memcached.counters_ever() }))
+        };
+        self.slots.iter_mut().flatten().filter_map(counters).collect()
+    }
+
     /// Makes all partitions report the memory of their pairs, and the least memory for them.
     pub(crate) fn report_needed_memory(&mut self) {
         for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
@@ -628,6 +640,16 @@ impl Attachments {
     /// As [`traffic`](Self::traffic), for the namespace that a command names.
     pub(crate) fn traffic_of(&self, view: Option<ViewIndex>, nsid: Nsid) -> Option<&ReactorTraffic> {
         self.traffic(self.find(view?, nsid).attached()?)
+    }
+
+    /// The counters of all reactors for the namespace that a command names.
+    pub(crate) fn shared_traffic_of(
+        &self,
+        view: Option<ViewIndex>,
+        nsid: Nsid,
+    ) -> Option<&Arc<NamespaceTraffic>> {
+        let at = self.find(view?, nsid).attached()?;
+        Some(&self.slots[at.0 as usize].as_ref()?.traffic)
     }
 
     /// All namespaces of a view that can be used.

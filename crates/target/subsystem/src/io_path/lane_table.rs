@@ -1,8 +1,10 @@
 //! The lanes of a reactor, and lists of lanes with work to do.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use store::Ticket;
+use wire::status::{Status, StatusTable};
 
 use crate::io_path::lane::{Activity, HeldInput, Lane};
 use crate::names::lane_id::{FIRST_GENERATION, GENERATION_MASK, LaneId};
@@ -49,6 +51,8 @@ pub(crate) struct LaneLists {
     /// Lanes that took in commands since they last released memory.
     active: Vec<LaneId>,
     unconnected: Unconnected,
+    /// Failed commands by the code of their status.
+    failed_by_code: BTreeMap<u16, u64>,
 }
 
 /// The lanes with one kind of work to do, by index.
@@ -89,6 +93,7 @@ impl LaneTable {
             awaiting: Vec::new(),
             active: Vec::new(),
             unconnected: Unconnected::new(unconnected_count_max, reactor_count),
+            failed_by_code: BTreeMap::new(),
         };
         Self { reactor, places: Vec::new(), free: Vec::new(), lists }
     }
@@ -197,7 +202,17 @@ impl LaneLists {
         if lane.failures.is_empty() {
             self.failing.0.push(lane.id.index);
         }
+        *self.failed_by_code.entry(failure.status.code()).or_default() += 1;
         lane.on_failure(failure);
+    }
+
+    /// Failed commands by the name of their status.
+    pub(crate) fn failed_by_status(&self) -> BTreeMap<String, u64> {
+        let named = |(code, count): (&u16, &u64)| {
+            let name = Status::from_wire(code << 1).name_in(StatusTable::Nvm);
+            (name.map_or_else(|| format!("{code:#05x}"), str::to_owned), *count)
+        };
+        self.failed_by_code.iter().map(named).collect()
     }
 
     /// The kernel may still read what a lane sent. Returns whether the lane is new on the list.

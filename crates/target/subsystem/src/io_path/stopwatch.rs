@@ -1,9 +1,13 @@
 //! Follows one command of a lane at a time with a clock, through the phases of
 //! [`PhaseCounters`]: one in [`SAMPLE_INTERVAL`]. No clock is read for the others.
 
+use std::sync::Arc;
+
 use proto::Slot;
+use reactor::SharedDurations;
 
 use crate::names::lane_counters::PhaseCounters;
+use crate::objects::namespace_traffic::NamespaceTraffic;
 
 /// One command in this number is followed; a power of two, so that finding it is one test of the count.
 const SAMPLE_INTERVAL: u32 = 64;
@@ -31,6 +35,8 @@ pub(crate) struct Stopwatch {
     stage: Stage,
     /// When its stage began, ns.
     since_ns: u64,
+    /// The namespace of the command that was followed last, and the reactor.
+    traffic: Option<(Arc<NamespaceTraffic>, u16)>,
 }
 
 impl Stopwatch {
@@ -52,31 +58,49 @@ impl Stopwatch {
         self.stage = Stage::Data(slot);
     }
 
+    /// The namespace whose histograms have the phases of the next command, too.
+    pub(crate) fn set_namespace(&mut self, traffic: Option<&Arc<NamespaceTraffic>>, reactor: u16) {
+        let known = self.traffic.as_ref().map(|(known, _)| known);
+        // The same namespace again needs no write to its reference count, which other reactors write as well.
+        if known.map(Arc::as_ptr) != traffic.map(Arc::as_ptr) {
+            self.traffic = traffic.map(|traffic| (Arc::clone(traffic), reactor));
+        }
+    }
+
     /// The namespace has it, in a turn that began at `turn_ns`.
     pub(crate) fn begin(&mut self, times: &PhaseCounters, slot: Slot, turn_ns: u64, now_ns: u64) {
-        times.socket.add(now_ns.saturating_sub(turn_ns));
+        self.add(times, |times| &times.socket, now_ns.saturating_sub(turn_ns));
         (self.stage, self.since_ns) = (Stage::Backend(slot), now_ns);
     }
 
     /// The namespace has completed it: its answer waits to be sent.
     #[cold]
     pub(crate) fn on_done(&mut self, times: &PhaseCounters, now_ns: u64) {
-        times.backend.add(now_ns.saturating_sub(self.since_ns));
+        self.add(times, |times| &times.backend, now_ns.saturating_sub(self.since_ns));
         (self.stage, self.since_ns) = (Stage::Doorbell, now_ns);
     }
 
     /// The caravan with its answer is leaving.
     #[cold]
     pub(crate) fn on_rung(&mut self, times: &PhaseCounters, now_ns: u64) {
-        times.doorbell.add(now_ns.saturating_sub(self.since_ns));
+        self.add(times, |times| &times.doorbell, now_ns.saturating_sub(self.since_ns));
         (self.stage, self.since_ns) = (Stage::Send, now_ns);
     }
 
     /// That caravan is gone.
     #[cold]
     pub(crate) fn on_taken(&mut self, times: &PhaseCounters, now_ns: u64) {
-        times.send.add(now_ns.saturating_sub(self.since_ns));
+        self.add(times, |times| &times.send, now_ns.saturating_sub(self.since_ns));
         self.stage = Stage::Idle;
+    }
+
+    /// Adds a time to a phase of the lane and of the namespace.
+    fn add(&self, lane: &PhaseCounters, phase: impl Fn(&PhaseCounters) -> &SharedDurations, ns: u64) {
+        phase(lane).add(ns);
+        let of_reactor = self.traffic.as_ref().and_then(|(traffic, reactor)| traffic.of((*reactor).into()));
+        if let Some(traffic) = of_reactor {
+            phase(traffic.phases()).add(ns);
+        }
     }
 
     /// The command of this slot ends, or leaves the path that is measured.
@@ -95,6 +119,9 @@ mod tests {
     fn one_command_in_64_is_followed_unless_another_is() {
         let mut watch = Stopwatch::default();
         let times = PhaseCounters::default();
+        let traffic = [(); 2].map(|()| Arc::new(NamespaceTraffic::new(2)));
+        watch.set_namespace(Some(&traffic[0]), 1);
+        watch.set_namespace(Some(&traffic[1]), 1);
         let followed: Vec<_> = (0..200).filter(|_| watch.follows_next()).collect();
         assert_eq!(followed, [0, 64, 128, 192]);
         watch.begin(&times, Slot::new(3), 100, 150);
@@ -105,6 +132,11 @@ mod tests {
         let sums =
             [&times.socket, &times.backend, &times.doorbell, &times.send].map(|each| each.get().sum_ns);
         assert_eq!((sums, watch.stage()), ([50, 100, 1_000, 2_000], Stage::Idle));
+        let of_namespace = traffic[1].phases();
+        let of_namespace =
+            [of_namespace.socket, of_namespace.backend, of_namespace.doorbell, of_namespace.send];
+        assert_eq!(of_namespace.map(|times| times.sum_ns), sums);
+        assert_eq!(traffic[0].phases().socket.count, 0, "another namespace");
     }
 
     #[test]

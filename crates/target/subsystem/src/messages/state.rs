@@ -1,11 +1,24 @@
 //! The state of a target: the data that `nvlane list` and its JSON show.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
+use wire::nqn::HostName;
 
 pub use crate::audit::AuditState;
-use crate::names::lane_counters::LaneReport;
+use crate::names::lane_counters::{LaneCounters, LaneReport, LaneTotals, PhaseTotals};
+use crate::objects::namespace_traffic::NamespaceTraffic;
+use crate::objects::subsystem::NamespaceId;
+
+/// What a state lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Controllers with their queues, and the hosts that may use each subsystem and namespace.
+    Lanes,
+    /// None of these: sums of hosts only.
+    Sums,
+}
 
 /// The state of a target, for people and programs to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -36,7 +49,65 @@ pub struct TargetState {
     pub busy_polled_packets: Option<u64>,
     /// The audit log; `None` if there is none.
     pub audit: Option<AuditState>,
+    /// Lanes of all hosts since the start, including those that have ended.
+    pub totals: LaneTotals,
+    /// Hosts that have controllers of subsystems.
+    pub hosts: Vec<HostState>,
+    /// Associations that have ended, by cause.
+    pub ended_associations: BTreeMap<String, u64>,
+    /// Refused Connects, by status.
+    pub refused_connects: BTreeMap<String, u64>,
+    /// Memcached connections.
+    pub memcached: MemcachedState,
 }
+
+/// A host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostState {
+    /// Its NQN.
+    pub host: String,
+    /// Its controllers of subsystems.
+    pub controller_count: usize,
+    /// Their lanes.
+    pub lane_count: usize,
+    /// Its lanes since its first controller, including those that have ended.
+    #[serde(flatten)]
+    pub totals: LaneTotals,
+}
+
+/// Memcached connections of all reactors since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemcachedState {
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Connections accepted.
+    pub accepted_count: u64,
+    /// Connections refused because of a limit or the allow list.
+    pub rejected_count: u64,
+    /// Connections closed because they were idle.
+    pub idle_closed_count: u64,
+    /// Attempts to authenticate.
+    pub authentication_count: u64,
+    /// Of these, those that failed.
+    pub authentication_failed_count: u64,
+    /// Connections on which TLS failed.
+    pub tls_failed_count: u64,
+}
+
+/// The reasons of [`ConnectionsState::complaints`] for which peers were not trusted.
+pub const TRUST_REASONS: [&str; 9] = [
+    "address not in the allow list of the listener",
+    "host not authenticated",
+    "host refused when it authenticated again",
+    "memcached client not authenticated",
+    "memcached client without TLS or authentication in time",
+    "TLS failed",
+    "in cleartext, where TLS is required",
+    "TLS identity without a key",
+    "Connect under other names than those of the TLS identity",
+];
 
 /// NVMe and memcached connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -133,12 +204,33 @@ pub struct NamespaceState {
     pub shown: bool,
     /// Why it is closed until it is reopened; `None` while it is open.
     pub closed: Option<String>,
+    /// How often it was closed since the target opened it.
+    pub closing_count: u64,
+    /// Traffic of NVMe hosts with its storage, through any subsystem.
+    pub traffic: TrafficState,
     /// How far its logs have been read; `None` once they are, or without logs.
     pub recovery: Option<RecoveryState>,
     /// Its keys and values; `None` if it has blocks.
     pub pairs: Option<PairsState>,
     /// Damage found and skipped in its logs; `None` if there is none, or without logs.
     pub damage: Option<DamageState>,
+}
+
+/// Traffic of NVMe hosts with a namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TrafficState {
+    /// Reads, and Retrieves, completed.
+    pub read_count: u64,
+    /// Bytes of these.
+    pub read_bytes: u64,
+    /// Writes, and Stores, completed.
+    pub write_count: u64,
+    /// Bytes of these.
+    pub written_bytes: u64,
+    /// Commands that failed with a media error.
+    pub media_error_count: u64,
+    /// Time of the sampled commands by phase.
+    pub phases: PhaseTotals,
 }
 
 /// The keys and values of a namespace.
@@ -154,8 +246,31 @@ pub struct PairsState {
     pub used_memory_bytes: u64,
     /// Stores refused because memory was full.
     pub refused_memory_count: u64,
+    /// Work since the start.
+    pub counters: PairCounters,
     /// The log; `None` without one.
     pub log: Option<LogState>,
+}
+
+/// Work of all partitions of a key-value namespace since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PairCounters {
+    /// Keys that memcached clients requested and that were found.
+    pub hit_count: u64,
+    /// Keys that memcached clients requested and that were not found.
+    pub miss_count: u64,
+    /// Stores, of NVMe hosts and memcached clients.
+    pub stored_count: u64,
+    /// Pairs evicted.
+    pub evicted_count: u64,
+    /// Of these, pairs that were never read.
+    pub evicted_unread_count: u64,
+    /// Pairs removed because they expired.
+    pub expired_count: u64,
+    /// Values dropped from memory because they are in the log.
+    pub demoted_count: u64,
+    /// Values fetched from the log.
+    pub loaded_count: u64,
 }
 
 /// The log of a key-value namespace.
@@ -269,6 +384,12 @@ pub struct ReactorState {
     pub sleep_count: u64,
     /// Time asleep, ns.
     pub asleep_ns: u64,
+    /// Time spent spinning, ns.
+    pub spun_ns: u64,
+    /// Time since the start of the target, ns: the rest of it was spent working.
+    pub age_ns: u64,
+    /// Commands of its lanes that failed, by status.
+    pub failed: BTreeMap<String, u64>,
     /// Busy polling.
     pub busy_poll: BusyPollState,
     /// Its buffer pool.
@@ -374,4 +495,128 @@ pub struct ReactorReport {
     pub reactor: ReactorState,
     /// The placement of lanes, from the reactor that decides it.
     pub placement: Option<PlacementState>,
+    /// Counters of its partitions of keys.
+    pub key_values: Vec<(NamespaceId, KeyValueCounters)>,
+}
+
+/// Counters of one reactor for a key-value namespace, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyValueCounters {
+    /// Of its partition.
+    pub pairs: kv::Counters,
+    /// Of the commands of memcached clients that it executed.
+    pub commands: memcached::CommandCounters,
+}
+
+/// The state as the control plane knows it, and references to the counters that complete it: the thread that asked reads
+/// those, so that reactor 0 does not spend its time on them.
+#[derive(Debug)]
+pub struct StateParts {
+    /// Without these counters.
+    pub state: TargetState,
+    /// The hosts.
+    pub hosts: Vec<HostParts>,
+    /// Totals of hosts that have no controllers left.
+    pub gone: LaneTotals,
+    /// The namespaces.
+    pub namespaces: Vec<NamespaceParts>,
+}
+
+/// A host, and the counters of its lanes.
+#[derive(Debug)]
+pub struct HostParts {
+    /// Its name.
+    pub host: HostName,
+    /// Its controllers of subsystems.
+    pub controller_count: usize,
+    /// Totals of lanes that have ended.
+    pub past: LaneTotals,
+    /// The others.
+    pub lanes: Vec<Arc<LaneCounters>>,
+}
+
+/// The counters of a namespace.
+#[derive(Debug)]
+pub struct NamespaceParts {
+    /// The place of its subsystem, and its own place there.
+    pub at: (usize, usize),
+    /// The id by which reactors know its storage.
+    pub id: NamespaceId,
+    /// Its traffic.
+    pub traffic: Arc<NamespaceTraffic>,
+}
+
+impl StateParts {
+    /// The whole state, with the reports of reactors.
+    #[must_use]
+    pub fn complete(self, reports: Vec<ReactorReport>) -> TargetState {
+        let Self { mut state, hosts, gone, namespaces } = self;
+        state.totals = gone;
+        for HostParts { host, controller_count, past, lanes } in hosts {
+            let mut totals = past;
+            lanes.iter().for_each(|lane| totals.add(lane));
+            state.totals.merge(&totals);
+            let (host, lane_count) = (host.to_string(), lanes.len());
+            state.hosts.push(HostState { host, controller_count, lane_count, totals });
+        }
+        let mut key_values = BTreeMap::<NamespaceId, PairCounters>::new();
+        let counters = reports.iter().flat_map(|report| &report.key_values);
+        counters.for_each(|(id, counters)| key_values.entry(*id).or_default().add(counters));
+        for NamespaceParts { at: (subsystem, namespace), id, traffic } in namespaces {
+            let Some(subsystem) = state.subsystems.get_mut(subsystem) else { continue };
+            let Some(namespace) = subsystem.namespaces.get_mut(namespace) else { continue };
+            namespace.traffic = TrafficState::of(&traffic);
+            if let (Some(pairs), Some(counters)) = (&mut namespace.pairs, key_values.get(&id)) {
+                pairs.counters = *counters;
+            }
+        }
+        for report in reports {
+            state.reactors.push(report.reactor);
+            state.placement = state.placement.or(report.placement);
+        }
+        state.reactors.sort_unstable_by_key(|reactor| reactor.reactor);
+        state
+    }
+}
+
+impl TrafficState {
+    fn of(traffic: &NamespaceTraffic) -> Self {
+        let totals = traffic.totals();
+        Self {
+            read_count: totals.read_count,
+            read_bytes: totals.read_bytes,
+            write_count: totals.write_count,
+            written_bytes: totals.written_bytes,
+            media_error_count: totals.media_error_count,
+            phases: traffic.phases(),
+        }
+    }
+}
+
+impl PairCounters {
+    /// Adds those of others.
+    pub fn merge(&mut self, other: &Self) {
+        self.hit_count += other.hit_count;
+        self.miss_count += other.miss_count;
+        self.stored_count += other.stored_count;
+        self.evicted_count += other.evicted_count;
+        self.evicted_unread_count += other.evicted_unread_count;
+        self.expired_count += other.expired_count;
+        self.demoted_count += other.demoted_count;
+        self.loaded_count += other.loaded_count;
+    }
+
+    fn add(&mut self, reactor: &KeyValueCounters) {
+        let KeyValueCounters { pairs, commands } = reactor;
+        self.merge(&Self {
+            hit_count: commands.get_hit_count,
+            miss_count: commands.get_miss_count,
+            stored_count: pairs.stored_count,
+            evicted_count: pairs.evicted_count,
+            evicted_unread_count: pairs.evicted_unread_count,
+            expired_count: pairs.expired_count,
+            demoted_count: pairs.demoted_count,
+            loaded_count: pairs.loaded_count,
+        });
+    }
 }

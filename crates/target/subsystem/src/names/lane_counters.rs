@@ -1,8 +1,12 @@
 //! Counters of one lane: written by its reactor alone, read by anyone.
 
-use proto::doorbell::{DoorbellCounters, Reason};
+use proto::doorbell::DoorbellCounters;
+pub use proto::doorbell::Reason;
 use reactor::{Counter, Durations, Notice, SharedDurations};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+/// Bins of the numbers of PDUs in caravans: up to 1, 2, 4 ... 256, and more.
+pub const CARAVAN_SIZE_COUNT: usize = 10;
 
 /// Counters of a lane, in cache lines of their own: a lane that was handed over has neighbours of another reactor in
 /// memory.
@@ -27,6 +31,9 @@ pub struct LaneCounters {
     pub caravan_count: Counter,
     /// PDUs in them.
     pub pdu_count: Counter,
+    /// Caravans by the number of their PDUs: the first bin is for one, each further one reaches twice as far, the last to
+    /// the end.
+    pub caravan_sizes: [Counter; CARAVAN_SIZE_COUNT],
     /// Sends, each a caravan or the rest of one.
     pub send_count: Counter,
     /// Sends of which the socket took only a part, or nothing.
@@ -137,6 +144,7 @@ impl LaneCounters {
     pub(crate) fn on_rung(&self, pdu_count: u32, doorbell: &DoorbellCounters) {
         self.caravan_count.add(1);
         self.pdu_count.add(pdu_count.into());
+        self.caravan_sizes[caravan_size(pdu_count)].add(1);
         self.rings.iter().zip(doorbell.rings).for_each(|(counter, count)| counter.set(count));
         self.doorbell_waited_ns.set(doorbell.waited_ns);
     }
@@ -160,13 +168,8 @@ impl LaneCounters {
     pub fn report(&self) -> LaneReport {
         let commands = [&self.read_count, &self.write_count, &self.other_count, &self.failed_count];
         let rings = Reason::ALL.map(|reason| (reason.name(), self.rings[reason as usize].get()));
-        let phases = &self.phases;
-        let phases = [
-            ("socket", &phases.socket),
-            ("backend", &phases.backend),
-            ("doorbell", &phases.doorbell),
-            ("send", &phases.send),
-        ];
+        let mut phases = PhaseTotals::default();
+        phases.add(&self.phases);
         LaneReport {
             command_count: commands.iter().map(|counter| counter.get()).sum(),
             caravan_count: self.caravan_count.get(),
@@ -184,7 +187,7 @@ impl LaneCounters {
             zero_copy_awaited_count: self.zero_copy_awaited_count.get(),
             rings: rings.into_iter().filter(|(_, count)| *count > 0).collect(),
             doorbell_waited_ns: self.doorbell_waited_ns.get(),
-            phases: phases.map(|(phase, times)| PhaseReport::new(phase, &times.get())).to_vec(),
+            phases: phases.reports().to_vec(),
         }
     }
 }
@@ -201,41 +204,158 @@ impl PhaseReport {
     }
 }
 
-/// Counters of several lanes, summed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LaneTotals {
-    /// Read commands completed.
-    pub read_count: u64,
-    /// Write commands completed.
-    pub write_count: u64,
-    /// Commands that failed.
-    pub failed_count: u64,
-    /// Bytes read by the host.
-    pub read_bytes: u64,
-    /// Bytes written by the host.
-    pub written_bytes: u64,
-    /// Media errors.
-    pub media_error_count: u64,
+/// The bin of a caravan of this many PDUs.
+fn caravan_size(pdu_count: u32) -> usize {
+    let doublings = u32::BITS - pdu_count.saturating_sub(1).leading_zeros();
+    (doublings as usize).min(CARAVAN_SIZE_COUNT - 1)
 }
 
-impl LaneTotals {
-    /// Adds the counters of other lanes.
-    pub fn merge(&mut self, other: &Self) {
-        self.read_count = self.read_count.saturating_add(other.read_count);
-        self.write_count = self.write_count.saturating_add(other.write_count);
-        self.failed_count = self.failed_count.saturating_add(other.failed_count);
-        self.read_bytes = self.read_bytes.saturating_add(other.read_bytes);
-        self.written_bytes = self.written_bytes.saturating_add(other.written_bytes);
-        self.media_error_count = self.media_error_count.saturating_add(other.media_error_count);
+/// Declares [`LaneTotals`]: counters of [`LaneCounters`] under the same names.
+macro_rules! lane_totals {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of several lanes, summed.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct LaneTotals {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Caravans by the number of their PDUs: up to 1, 2, 4 and so on, the last without an end.
+            pub caravan_sizes: [u64; CARAVAN_SIZE_COUNT],
+            /// Doorbells by [`Reason`].
+            #[serde(serialize_with = "rings_by_name")]
+            pub rings: [u64; Reason::ALL.len()],
+        }
+
+        impl LaneTotals {
+            /// Adds the counters of other lanes.
+            pub fn merge(&mut self, other: &Self) {
+                $(self.$name = self.$name.saturating_add(other.$name);)*
+                let more = self.caravan_sizes.iter_mut().zip(&other.caravan_sizes);
+                let more = more.chain(self.rings.iter_mut().zip(&other.rings));
+                more.for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+            }
+
+            /// Adds a lane's counters so far.
+            pub fn add(&mut self, lane: &LaneCounters) {
+                self.merge(&Self {
+                    $($name: lane.$name.get(),)*
+                    caravan_sizes: lane.caravan_sizes.each_ref().map(Counter::get),
+                    rings: lane.rings.each_ref().map(Counter::get),
+                });
+            }
+        }
+    };
+}
+
+lane_totals! {
+    /// Read commands completed.
+    read_count,
+    /// Write commands completed.
+    write_count,
+    /// Other commands completed.
+    other_count,
+    /// Commands that failed.
+    failed_count,
+    /// Bytes read by the host.
+    read_bytes,
+    /// Bytes written by the host.
+    written_bytes,
+    /// Media errors.
+    media_error_count,
+    /// Caravans: doorbells rung.
+    caravan_count,
+    /// PDUs in them.
+    pdu_count,
+    /// Sends, each a caravan or the rest of one.
+    send_count,
+    /// Sends of which the socket took only a part, or nothing.
+    blocked_count,
+    /// Bytes sent, headers included.
+    sent_bytes,
+    /// Receives that brought something.
+    receive_count,
+    /// Receives that brought nothing.
+    dry_receive_count,
+    /// Bytes received, headers included.
+    received_bytes,
+    /// Of these, bytes received in place.
+    in_place_bytes,
+    /// Zero-copy sends.
+    zero_copy_count,
+    /// Bytes of these.
+    zero_copy_bytes,
+    /// Zero-copy sends whose bytes the kernel copied anyway.
+    zero_copy_copied_count,
+    /// Time that the oldest of each caravan waited for the doorbell, ns in all.
+    doorbell_waited_ns,
+}
+
+fn rings_by_name<S: Serializer>(rings: &[u64; Reason::ALL.len()], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(Reason::ALL.map(|reason| (reason.name(), rings[reason as usize])))
+}
+
+/// Histograms of the phases of commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PhaseTotals {
+    /// See [`PhaseCounters`].
+    pub socket: Durations,
+    /// See [`PhaseCounters`].
+    pub backend: Durations,
+    /// See [`PhaseCounters`].
+    pub doorbell: Durations,
+    /// See [`PhaseCounters`].
+    pub send: Durations,
+}
+
+impl PhaseTotals {
+    /// Adds the durations so far.
+    pub fn add(&mut self, phases: &PhaseCounters) {
+        self.socket.merge(&phases.socket.get());
+        self.backend.merge(&phases.backend.get());
+        self.doorbell.merge(&phases.doorbell.get());
+        self.send.merge(&phases.send.get());
     }
 
-    /// Adds a lane's counters so far.
-    pub fn add(&mut self, lane: &LaneCounters) {
-        self.read_count = self.read_count.saturating_add(lane.read_count.get());
-        self.write_count = self.write_count.saturating_add(lane.write_count.get());
-        self.failed_count = self.failed_count.saturating_add(lane.failed_count.get());
-        self.read_bytes = self.read_bytes.saturating_add(lane.read_bytes.get());
-        self.written_bytes = self.written_bytes.saturating_add(lane.written_bytes.get());
-        self.media_error_count = self.media_error_count.saturating_add(lane.media_error_count.get());
+    fn reports(&self) -> [PhaseReport; 4] {
+        let Self { socket, backend, doorbell, send } = self;
+        let phases = [("socket", socket), ("backend", backend), ("doorbell", doorbell), ("send", send)];
+        phases.map(|(phase, times)| PhaseReport::new(phase, times))
+    }
+
+    /// Adds those of others.
+    pub fn merge(&mut self, other: &Self) {
+        self.socket.merge(&other.socket);
+        self.backend.merge(&other.backend);
+        self.doorbell.merge(&other.doorbell);
+        self.send.merge(&other.send);
+    }
+}
+
+impl Serialize for PhaseTotals {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.reports())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caravans_are_counted_by_powers_of_two() {
+        let sizes = [0, 1, 2, 3, 4, 5, 255, 256, 257, u32::MAX].map(caravan_size);
+        assert_eq!(sizes, [0, 0, 1, 2, 2, 3, 8, 8, 9, 9]);
+    }
+
+    #[test]
+    fn totals_have_every_counter_of_each_lane() {
+        let lane = LaneCounters::default();
+        lane.on_rung(3, &DoorbellCounters { rings: [1, 2, 3, 4, 5, 6], waited_ns: 7 });
+        lane.sent_bytes.add(100);
+        let mut totals = LaneTotals::default();
+        totals.add(&lane);
+        totals.add(&lane);
+        assert_eq!((totals.caravan_count, totals.pdu_count, totals.caravan_sizes[2]), (2, 6, 2));
+        assert_eq!((totals.sent_bytes, totals.doorbell_waited_ns, totals.rings[5]), (200, 14, 12));
+        let json = serde_json::to_value(totals).expect("plain values");
+        assert_eq!((&json["rings"]["asked"], &json["sent_bytes"]), (&12.into(), &200.into()));
     }
 }

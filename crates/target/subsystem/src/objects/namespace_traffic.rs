@@ -1,8 +1,10 @@
 //! Traffic of one namespace: each reactor counts for itself, the control plane adds the counts up.
 
+use std::sync::OnceLock;
+
 use reactor::Counter;
 
-use crate::names::lane_counters::LaneTotals;
+use crate::names::lane_counters::{LaneTotals, PhaseCounters, PhaseTotals};
 
 /// The counters of all reactors for one namespace.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub struct ReactorTraffic {
     writes: Counter,
     written_bytes: Counter,
     media_errors: Counter,
+    /// Time by phase of the commands that are followed with a clock; set with the first of them.
+    phases: OnceLock<Box<PhaseCounters>>,
 }
 
 impl NamespaceTraffic {
@@ -52,9 +56,22 @@ impl NamespaceTraffic {
         }
         totals
     }
+
+    /// Time by phase of the followed commands of all reactors.
+    #[must_use]
+    pub fn phases(&self) -> PhaseTotals {
+        let mut totals = PhaseTotals::default();
+        self.reactors.iter().filter_map(|reactor| reactor.phases.get()).for_each(|phases| totals.add(phases));
+        totals
+    }
 }
 
 impl ReactorTraffic {
+    /// Time by phase of the followed commands.
+    pub(crate) fn phases(&self) -> &PhaseCounters {
+        self.phases.get_or_init(Box::default)
+    }
+
     /// A Read, or a Retrieve, has completed with this many bytes.
     #[inline]
     pub fn on_read(&self, bytes: u64) {

@@ -7,6 +7,7 @@ use proto::Slot;
 use reactor::Io;
 use store::Ticket;
 use wire::fabrics::ConnectCommand;
+use wire::id::Nsid;
 use wire::nvm::BlockCommand;
 use wire::opcode::{AdminOpcode, DataDirection, FabricsType, KvOpcode, NvmOpcode};
 use wire::sgl::DataPointer;
@@ -182,8 +183,10 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     /// Notes how the command that the lane's stopwatch follows has begun.
     #[cold]
     #[inline(never)]
-    pub(super) fn follow(&mut self, index: u32, slot: Slot, begun_ns: u64, begun: &Begun) {
+    pub(super) fn follow(&mut self, index: u32, slot: Slot, nsid: Nsid, begun_ns: u64, begun: &Begun) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
+        let traffic = self.commands.namespaces.shared_traffic_of(lane.view(), nsid);
+        lane.watch.set_namespace(traffic, lane.id.reactor);
         let times = &lane.counters.phases;
         match begun {
             Begun::RequestData(_) => lane.watch.await_data(slot),
@@ -522,7 +525,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let followed_ns = is_followed.then(|| self.io.clock_ns());
         let begun = self.executor().resume(&caller, sqe, buffer, ticket);
         if let Some(begun_ns) = followed_ns {
-            self.follow(index, slot, begun_ns, &begun);
+            self.follow(index, slot, sqe.nsid(), begun_ns, &begun);
         }
         if !matches!(begun, Begun::Started { .. }) {
             self.commands.running.remove(ticket);

@@ -434,7 +434,7 @@ impl LaneServer {
                         let begun = executor.begin(&caller, &sqe, data);
                         let mut dispatcher = self.dispatcher(io, commands);
                         if let Some(begun_ns) = followed_ns {
-                            dispatcher.follow(index, slot, begun_ns, &begun);
+                            dispatcher.follow(index, slot, sqe.nsid(), begun_ns, &begun);
                         }
                         let after = dispatcher.on_begun(index, slot, &sqe, begun);
                         self.follow_up(io, commands, index, after);
@@ -868,6 +868,8 @@ impl LaneServer {
                 polled_hits: polling.sleep_hit_count,
             },
             buffers: commands.quota.state(io.pool()),
+            failed: self.lanes.lists.failed_by_status(),
+            age_ns: io.now_ns(),
             // Its turns are counted where it runs.
             ..ReactorState::default()
         }

@@ -19,7 +19,7 @@ use nvlane_subsystem::message::{
     Answer, Channel, Established, Joined, LaneMessage, Message, NewNamespace, Order, OrderAnswer, OrderKind,
     ReactorMessage, Request, RequestKind, Step, StepOutcome,
 };
-use nvlane_subsystem::state::TargetState;
+use nvlane_subsystem::state::{Detail, TargetState};
 use nvlane_subsystem::subsystem::{Access, Subsystem};
 use proto::Slot;
 use security::tls::GeneratedKeys;
@@ -417,9 +417,9 @@ impl Target {
     }
 
     pub(crate) fn state(&mut self) -> TargetState {
-        let receiver = self.order(OrderKind::State);
-        let Ok(OrderAnswer::State(state)) = receiver.try_recv() else { panic!("no state") };
-        *state
+        let receiver = self.order(OrderKind::State(Detail::Lanes));
+        let Ok(OrderAnswer::State(parts)) = receiver.try_recv() else { panic!("no state") };
+        parts.complete(Vec::new())
     }
 
     /// Adds a listener on a free port of this machine, and returns its tag.

@@ -1,6 +1,7 @@
 //! Reset, shutdown, keep-alive and the end of associations, under a clock that the tests move. wire §8, §9
 
 use nvlane_subsystem::message::{Message, OrderAnswer, OrderKind, ReactorMessage, Step};
+use nvlane_subsystem::state::TargetState;
 use nvlane_subsystem::subsystem::Access;
 use wire::async_event::AsyncEvents;
 use wire::feature::Fid;
@@ -311,4 +312,41 @@ fn a_stop_does_not_wait_for_ever() {
     assert!(receiver.try_recv().is_err());
     target.pass(2 * SECOND_NS);
     let Ok(OrderAnswer::Stopped { lanes_left: 2 }) = receiver.try_recv() else { panic!("not stopped") };
+}
+
+#[test]
+fn totals_have_every_host_and_the_causes_of_their_ends() {
+    let mut target = Target::new();
+    let orderly = target.ready(host(HOST), DISKS, 1);
+    let lost = target.ready(host(OTHER_HOST), DISKS, 2);
+    for (reads, lane) in (1..).zip(orderly.io.iter().chain(&lost.io)) {
+        target.counters[lane].read_count.add(reads);
+    }
+    let counts = |state: &TargetState| {
+        let hosts =
+            state.hosts.iter().map(|host| (host.host.clone(), host.lane_count, host.totals.read_count));
+        (hosts.collect::<Vec<_>>(), state.totals.read_count)
+    };
+    let (own, other) = (HOST.to_owned(), OTHER_HOST.to_owned());
+    let both = vec![(own.clone(), 2, 1), (other.clone(), 3, 5)];
+    assert_eq!(counts(&target.state()), (both, 6));
+    target.end(lost.io[0]);
+    assert_eq!(
+        counts(&target.state()),
+        (vec![(own.clone(), 2, 1), (other, 2, 5)], 6),
+        "what it has read is kept"
+    );
+    target.end(lost.admin);
+    target.settle();
+    assert_eq!(counts(&target.state()), (vec![(own, 2, 1)], 6), "the host has gone");
+    target.demand(orderly.admin, shut_down());
+    target.end(orderly.admin);
+    target.settle();
+    let state = target.state();
+    assert_eq!(counts(&state), (vec![], 6));
+    let ended: Vec<_> = state.ended_associations.iter().filter(|(_, count)| **count > 0).collect();
+    assert_eq!(
+        ended,
+        [(&"host disconnected".into(), &1), (&"host disconnected without shutdown".into(), &1)]
+    );
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
-use proto::controller::PropertyEffect;
+use proto::controller::{ControllerState as MachineState, PropertyEffect};
 use proto::doorbell::Policy;
 use reactor::ListenerTag;
 use wire::async_event::AsyncEvent;
@@ -29,6 +29,7 @@ use crate::audit::Event;
 use crate::control_plane::admin::abort::{self, Aborting};
 use crate::control_plane::admin::{AdminOutcome, Reply, reply_dw0};
 use crate::messages::message::{LaneMessage, Message, ReactorMessage};
+use crate::messages::state::HostParts;
 use crate::names::lane_counters::{LaneCounters, LaneTotals};
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
@@ -52,6 +53,18 @@ pub(super) struct Associations {
     lanes: BTreeMap<LaneId, LaneUse>,
     /// Traffic of controllers that have ended, by subsystem.
     past_traffic: BTreeMap<SubsystemId, LaneTotals>,
+    /// Hosts that have controllers of subsystems.
+    hosts: BTreeMap<HostName, OfHost>,
+    /// Totals of hosts that have none left.
+    gone: LaneTotals,
+}
+
+/// The controllers of one host.
+#[derive(Default)]
+struct OfHost {
+    controller_count: usize,
+    /// Totals of controllers that have ended.
+    past: LaneTotals,
 }
 
 /// A connected lane.
@@ -83,6 +96,25 @@ pub(super) enum Cause {
     /// The target is stopping.
     Stopping,
 }
+
+/// A host that ends the connection of its admin queue without having shut its controller down has failed, or lost its
+/// way to the target.
+const NOT_SHUT_DOWN: &str = "host disconnected without shutdown";
+
+/// The causes that ended associations are counted by: the texts of [`Cause::text`], and [`NOT_SHUT_DOWN`].
+pub(super) const CAUSES: [&str; 11] = [
+    "host disconnected",
+    NOT_SHUT_DOWN,
+    "connection lost",
+    "connection closed for an error of the host",
+    "keep-alive expired",
+    "idle discovery controller",
+    "a queue missed a deadline",
+    "host refused when it authenticated again",
+    "host no longer allowed",
+    "listener removed",
+    "target stopping",
+];
 
 impl Cause {
     /// The reason in the audit log.
@@ -121,7 +153,14 @@ impl Cause {
 
 impl Associations {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, controllers: BTreeMap::new(), lanes: BTreeMap::new(), past_traffic: BTreeMap::new() }
+        Self {
+            limits,
+            controllers: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            past_traffic: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            gone: LaneTotals::default(),
+        }
     }
 
     /// The numbers of controllers, and of connected lanes.
@@ -172,6 +211,10 @@ impl Associations {
     /// Adds the controller of a new association.
     pub(super) fn add(&mut self, record: ControllerRecord, outputs: &mut Outputs) {
         let key = record.key;
+        if let ControllerKind::Io(_) = key.kind {
+            let host = self.hosts.entry(record.host.clone()).or_default();
+            host.controller_count = host.controller_count.saturating_add(1);
+        }
         self.controllers.insert(key, record);
         self.wake_for(key, outputs);
     }
@@ -405,6 +448,14 @@ impl Associations {
         record.discovery_page = None;
         let transition = mem::replace(&mut record.transition, Transition::None);
         log_end(record, cause, now_ns);
+        let is_shut_down =
+            matches!(record.machine.state(), MachineState::ShuttingDown | MachineState::ShutDown);
+        let counted_by = match cause {
+            Cause::AdminEnded(LaneEnd::Host) if !is_shut_down => NOT_SHUT_DOWN,
+            _ => cause.text(),
+        };
+        debug_assert!(CAUSES.contains(&counted_by), "{counted_by}");
+        outputs.count_ended_association(counted_by);
         outputs.audit.record(|| Event::Disconnected {
             queue: record.of_queue(record.peer, Qid::ADMIN),
             closed_by: cause.closed_by(),
@@ -479,8 +530,37 @@ impl Associations {
         if self.get(key).is_some_and(has_ended)
             && let (Some(record), ControllerKind::Io(subsystem)) = (self.controllers.remove(&key), key.kind)
         {
-            self.past_traffic.entry(subsystem).or_default().merge(&record.totals());
+            let totals = record.totals();
+            self.past_traffic.entry(subsystem).or_default().merge(&totals);
+            let Some(host) = self.hosts.get_mut(&record.host) else { return };
+            host.past.merge(&totals);
+            host.controller_count = host.controller_count.saturating_sub(1);
+            if host.controller_count == 0
+                && let Some(host) = self.hosts.remove(&record.host)
+            {
+                self.gone.merge(&host.past);
+            }
         }
+    }
+
+    /// The hosts that have controllers of subsystems, each with its lanes, and the totals of those that have none left.
+    pub(super) fn hosts(&self) -> (Vec<HostParts>, LaneTotals) {
+        let parts = |(host, of_host): (&HostName, &OfHost)| HostParts {
+            host: host.clone(),
+            controller_count: of_host.controller_count,
+            past: of_host.past,
+            lanes: Vec::new(),
+        };
+        let mut hosts: Vec<HostParts> = self.hosts.iter().map(parts).collect();
+        let records = self.controllers.values();
+        for record in records.filter(|record| matches!(record.key.kind, ControllerKind::Io(_))) {
+            // As the hosts are in order.
+            let Ok(at) = hosts.binary_search_by(|parts| parts.host.cmp(&record.host)) else { continue };
+            let Some(parts) = hosts.get_mut(at) else { continue };
+            parts.past.merge(&record.past);
+            parts.lanes.extend(record.counters.values().cloned());
+        }
+        (hosts, self.gone)
     }
 
     /// Traffic of all controllers of a subsystem since the target started, including those that have ended.

@@ -741,6 +741,7 @@ impl Scene<'_> {
         wish: Option<&Wish>,
     ) {
         let status = refusal.status;
+        self.outputs.count_refused_connect(status);
         let reason = status.name_in(StatusTable::Fabrics);
         let parameter = refusal.parameter.name();
         let peer = connect.peer.map(tracing::field::display);

@@ -1,8 +1,8 @@
 //! Outputs of the control plane for its driver: messages to post, and the time of its next deadline.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use wire::status::Status;
+use wire::status::{Status, StatusTable};
 
 use crate::audit::Recorder;
 use crate::control_plane::admin::{AdminOutcome, Reply};
@@ -27,11 +27,36 @@ pub(super) struct Outputs {
     wake_ns: Option<u64>,
     /// Takes the events of the audit log.
     pub(super) audit: Recorder,
+    /// Refused Connects by the name of their status.
+    pub(super) refused_connects: BTreeMap<String, u64>,
+    /// Associations that have ended, by cause.
+    pub(super) ended_associations: BTreeMap<&'static str, u64>,
 }
 
 impl Outputs {
     pub(super) fn new(reactor_count: u16, audit: Recorder) -> Self {
-        Self { reactor_count, messages: VecDeque::new(), wake_ns: None, audit }
+        Self {
+            reactor_count,
+            messages: VecDeque::new(),
+            wake_ns: None,
+            audit,
+            refused_connects: BTreeMap::new(),
+            ended_associations: BTreeMap::new(),
+        }
+    }
+
+    /// Counts a refused Connect.
+    pub(super) fn count_refused_connect(&mut self, status: Status) {
+        let name = status.name_in(StatusTable::Fabrics);
+        let name = name.map_or_else(|| format!("{:#05x}", status.code()), str::to_owned);
+        let count = self.refused_connects.entry(name).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Counts an association that has ended.
+    pub(super) fn count_ended_association(&mut self, cause: &'static str) {
+        let count = self.ended_associations.entry(cause).or_default();
+        *count = count.saturating_add(1);
     }
 
     pub(super) fn post(&mut self, reactor: u16, message: Message) {

@@ -1,5 +1,7 @@
 //! Builds the snapshot of the target's state.
 
+use std::sync::Arc;
+
 use proto::controller::ControllerState as MachineState;
 use reactor::Counter;
 use store::{DamagePassedOver, RecoveryProgress, Store};
@@ -8,8 +10,9 @@ use wire::id::{Nsid, Qid};
 use super::associations::Associations;
 use super::authentications::Authentications;
 use crate::messages::state::{
-    ControllerState, DamageState, ListenerState, LogState, NamespaceState, PairsState, QueueState,
-    RecoveryState, SubsystemState, TargetState,
+    ControllerState, DamageState, Detail, ListenerState, LogState, NamespaceParts, NamespaceState,
+    PairCounters, PairsState, QueueState, RecoveryState, StateParts, SubsystemState, TargetState,
+    TrafficState,
 };
 use crate::names::lane_counters::LaneCounters;
 use crate::names::lane_id::LaneId;
@@ -24,6 +27,7 @@ pub(super) struct Snapshot<'a> {
     pub(super) authentications: &'a Authentications,
     /// The version of the namespace table that every reactor serves.
     pub(super) version_in_use: u64,
+    pub(super) detail: Detail,
 }
 
 /// The keys and values of a namespace, if it has any.
@@ -36,6 +40,7 @@ fn pairs(store: &Store) -> Option<PairsState> {
         refused_count: usage.log_full_count,
     };
     Some(PairsState {
+        counters: PairCounters::default(),
         count: usage.pair_count,
         bytes: usage.pair_bytes,
         memory_bytes: store.memory_bytes(),
@@ -46,7 +51,7 @@ fn pairs(store: &Store) -> Option<PairsState> {
 }
 
 impl Snapshot<'_> {
-    pub(super) fn target(&self) -> TargetState {
+    pub(super) fn target(&self) -> StateParts {
         let discovery = &self.catalog.discovery;
         let listeners = discovery.listeners.values().map(|listener| ListenerState {
             address: listener.address.to_string(),
@@ -58,14 +63,25 @@ impl Snapshot<'_> {
             discovery: listener.serves_discovery,
         });
         let subsystems = self.catalog.subsystems.iter();
-        TargetState {
+        let (hosts, gone) = self.associations.hosts();
+        let namespaces = self.catalog.subsystems.values().enumerate().flat_map(|(subsystem, of)| {
+            let traffic = of.namespaces.values().enumerate();
+            traffic.map(move |(namespace, of)| NamespaceParts {
+                at: (subsystem, namespace),
+                id: of.id,
+                traffic: Arc::clone(&of.traffic),
+            })
+        });
+        let namespaces = namespaces.collect();
+        let state = TargetState {
             discovery_nqn: discovery.nqn.to_string(),
             discovery_generation: discovery.generation,
             listeners: listeners.collect(),
             subsystems: subsystems.map(|(id, subsystem)| self.subsystem(*id, subsystem)).collect(),
             discovery_controllers: self.controllers(ControllerKind::Discovery),
             ..TargetState::default()
-        }
+        };
+        StateParts { state, hosts, gone, namespaces }
     }
 
     fn subsystem(&self, id: SubsystemId, subsystem: &Subsystem) -> SubsystemState {
@@ -80,12 +96,14 @@ impl Snapshot<'_> {
             full: namespace.store.health().is_full,
             spare_percent: namespace.store.health().spare_percent,
             free_bytes: namespace.store.health().free_bytes,
-            hosts: namespace.rights.newest().visible_to.names(),
-            write_hosts: namespace.rights.newest().writable_by.names(),
-            key_prefixes: namespace.rights.newest().keys.prefixes(),
+            hosts: self.listed(|| namespace.rights.newest().visible_to.names()),
+            write_hosts: self.listed(|| namespace.rights.newest().writable_by.names()),
+            key_prefixes: self.listed(|| namespace.rights.newest().keys.prefixes()),
             shown: namespace.shown_from <= self.version_in_use
                 && namespace.rights.are_settled(self.version_in_use),
             closed: namespace.store.closed_because(),
+            closing_count: namespace.store.generation().closing_count(),
+            traffic: TrafficState::default(),
             recovery: namespace.store.recovery().map(|progress| {
                 let RecoveryProgress { partition_count, read_bytes, bytes } = progress;
                 RecoveryState { partition_count, read_bytes, bytes }
@@ -100,13 +118,24 @@ impl Snapshot<'_> {
             nqn: subsystem.nqn.to_string(),
             serial: subsystem.serial.clone(),
             model: subsystem.model.clone(),
-            hosts: subsystem.access.names(),
+            hosts: self.listed(|| subsystem.access.names()),
             namespaces: subsystem.namespaces.iter().map(of_namespace).collect(),
             controllers: self.controllers(ControllerKind::Io(id)),
         }
     }
 
+    /// What is only in the full state.
+    fn listed<T>(&self, list: impl FnOnce() -> Option<T>) -> Option<T> {
+        match self.detail {
+            Detail::Lanes => list(),
+            Detail::Sums => None,
+        }
+    }
+
     fn controllers(&self, kind: ControllerKind) -> Vec<ControllerState> {
+        if self.detail == Detail::Sums {
+            return Vec::new();
+        }
         self.associations.of_kind(kind).map(|record| self.controller(record)).collect()
     }
 

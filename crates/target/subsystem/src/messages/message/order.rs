@@ -15,7 +15,7 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
-use crate::messages::state::TargetState;
+use crate::messages::state::{Detail, StateParts};
 use crate::names::placement_policy::PlacementPolicy;
 use crate::objects::access::HostRights;
 use crate::objects::authentication::Authentication;
@@ -43,7 +43,7 @@ pub enum OrderKind {
     /// storage was removed.
     Apply(Vec<Step>),
     /// Answered with [`OrderAnswer::State`].
-    State,
+    State(Detail),
     /// End every association and then the reactors. Answered with [`OrderAnswer::Stopped`].
     Stop {
         /// Time for lanes to finish their operations, ms.
@@ -57,8 +57,8 @@ pub enum OrderAnswer {
     Applied(Vec<StepOutcome>),
     /// No reactor uses this storage any more: dropping it closes it.
     Released(Vec<Store>),
-    /// The state of the target.
-    State(Box<TargetState>),
+    /// The state of the target, and the counters that complete it.
+    State(Box<StateParts>),
     /// The target has stopped.
     Stopped {
         /// Number of lanes that had not ended in time and were cut off.
@@ -71,7 +71,7 @@ impl fmt::Debug for OrderAnswer {
         match self {
             Self::Applied(outcomes) => write!(f, "Applied({outcomes:?})"),
             Self::Released(stores) => write!(f, "Released({})", stores.len()),
-            Self::State(state) => write!(f, "State({state:?})"),
+            Self::State(parts) => write!(f, "State({:?})", parts.state),
             Self::Stopped { lanes_left } => write!(f, "Stopped({lanes_left})"),
         }
     }
