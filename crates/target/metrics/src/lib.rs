@@ -1,0 +1,19 @@
+//! Metrics of a target for Prometheus, and the HTTP server that has them.
+//!
+//! They are the state of the target ([`subsystem::state`]) in another form: a scrape asks each reactor once, by message, as
+//! SIGUSR1 does. The server runs on a thread of its own.
+//!
+//! ```text
+//! server ─▶ Source::scrape ─▶ Observer ── one message per reactor ──▶ reactors
+//!    └────▶ render ─▶ text
+//! ```
+#![forbid(unsafe_code)]
+
+mod bounded;
+pub mod http;
+pub mod metric;
+mod render;
+mod server;
+
+pub use render::{Process, Reloads, Renderer, Scrape, plain_text};
+pub use server::{Server, Source};
