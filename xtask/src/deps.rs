@@ -22,6 +22,11 @@ const PROGRAMS: &[Program] = &[
     Program { name: "nvme", package: "nvme-cli", purpose: "checking keys" },
     Program { name: "openssl", package: "openssl", purpose: "the other end of TLS" },
     Program { name: "gnutls-cli", package: "gnutls-bin", purpose: "the other end of TLS" },
+    Program {
+        name: "prometheus",
+        package: "prometheus",
+        purpose: "scraping a target, and its alerts and dashboard",
+    },
     Program { name: "setpriv", package: "util-linux", purpose: "ending what a test started" },
 ];
 

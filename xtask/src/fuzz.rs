@@ -99,9 +99,7 @@ fn names() -> Result<Vec<String>> {
 fn build() -> Result<()> {
     let mut command =
         cargo(&["fuzz", "build", "--fuzz-dir", "lab/fuzz", "--sanitizer", "none", "--features", "libfuzzer"]);
-    command
-        .env("CARGO_TARGET_DIR", build_dir())
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only");
+    command.env("CARGO_TARGET_DIR", build_dir()).env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only");
     run_command(&mut command)
 }
 

@@ -93,6 +93,9 @@ fn plan(config: &TargetConfig) -> String {
     if let Some(file) = &config.audit.file {
         let _ = writeln!(text, "Connects, authentications and refusals are appended to {}", file.display());
     }
+    if let Some(address) = config.metrics.address {
+        let _ = writeln!(text, "Metrics for Prometheus are at http://{address}/metrics");
+    }
     if subsystems.is_empty() {
         text.push_str("\nThere is no subsystem: hosts find nothing. Add a [[subsystem]] with a [[subsystem.namespace]].\n");
     }

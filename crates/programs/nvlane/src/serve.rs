@@ -7,6 +7,7 @@ mod device_lanes;
 mod device_queues;
 pub(crate) mod force_request;
 mod memcached_options;
+mod metrics_server;
 pub(crate) mod state_file;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,8 +32,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use store::{Size, Spec};
 use subsystem::config::{
-    ConfigFile, ListenerConfig, MemcachedAddress, MemcachedListenerConfig, NamespaceConfig, SecretSources,
-    SubsystemConfig, TargetConfig, Threads, TlsPolicy, listen_address,
+    ConfigFile, ConfigPlace, ListenerConfig, MemcachedAddress, MemcachedListenerConfig, NamespaceConfig,
+    Problem, SecretSources, SubsystemConfig, TargetConfig, Threads, TlsPolicy, listen_address,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -44,6 +45,7 @@ use wire::nqn::Nqn;
 
 use self::control_calls::WaitingCall;
 use self::device_queues::DeviceQueues;
+use self::metrics_server::MetricsServer;
 use self::state_file::{StateFile, monotonic_ns};
 use crate::disk_path::disk_path;
 use crate::local_address::{from_elsewhere, from_here};
@@ -182,6 +184,10 @@ pub(crate) struct TargetArguments {
     /// [default: changes.json in systemd's state directory, else the configuration file's name with .changes behind it]
     #[arg(long, value_name = "FILE")]
     changes: Option<PathBuf>,
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics, and /healthz and /readyz for probes. They show the NQNs of
+    /// hosts to everyone who reaches the address. [default: off; port 9420]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics_server::address)]
+    metrics: Option<SocketAddr>,
     /// Directory with the records of `nvlane adq`: connections get the priority of their recorded class, and the log and
     /// the state file report what is out of line.
     #[arg(long, value_name = "DIR", default_value = adq::journal::DIRECTORY, env = "NVLANE_ADQ_RECORD")]
@@ -236,15 +242,21 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
     warn_about_memory(&config);
     // Positions are those of the file.
     let located = file.as_ref().filter(|_| config == base);
+    // Before storage is opened: probes see that the target is starting.
+    let metrics = MetricsServer::start(&config.metrics).map_err(|why| metrics_failure(why, located))?;
     let target = Target::start(&config).map_err(|error| failure(&error, located))?;
     is_started.store(true, Ordering::Relaxed);
     announce(&target, &config);
     crate::service_manager::warn_about_unused(&passed, &target);
+    metrics.begin(target.observer());
     if let Some(socket) = &socket {
         control_calls::serve(socket, &target, wakes.clone())?;
     }
 
-    Serving { arguments, config: base, mask, manager }.run(target, control, wakes, &wake)
+    let serving = Serving { arguments, config: base, mask, manager };
+    let device_queues = DeviceQueues::new(&arguments.adq_record);
+    let file = StateFile::new(arguments.state.as_deref());
+    serving.run(Parts { target, control, metrics, file, device_queues }, wakes, &wake)
 }
 
 /// Starts the thread that takes the signals of this process: the others, which inherit the mask of the main thread, have
@@ -311,82 +323,88 @@ struct Serving<'a> {
     manager: ServiceManager,
 }
 
+/// What signals and calls change.
+struct Parts {
+    target: Target,
+    control: Control,
+    metrics: MetricsServer,
+    file: StateFile,
+    device_queues: DeviceQueues,
+}
+
+impl Parts {
+    fn write_state(&mut self) {
+        self.file.write(&self.target, &self.device_queues);
+    }
+
+    /// Returns whether anything has changed.
+    fn look_at_device_queues(&mut self) -> bool {
+        self.device_queues.look(&self.target)
+    }
+}
+
 impl Serving<'_> {
     /// Waits for signals and the end of `--run`'s command, if there is one.
-    fn run(
-        &self,
-        mut target: Target,
-        mut control: Control,
-        wakes: Sender<Wake>,
-        wake: &Receiver<Wake>,
-    ) -> Ended {
+    fn run(&self, mut parts: Parts, wakes: Sender<Wake>, wake: &Receiver<Wake>) -> Ended {
         let mut code = ExitCode::SUCCESS;
-        let mut file = StateFile::new(self.arguments.state.as_deref());
-        let mut device_queues = DeviceQueues::new(&self.arguments.adq_record);
-        device_queues.look(&target);
-        file.write(&target, &device_queues);
-        self.tell_ready(&target, "");
+        parts.look_at_device_queues();
+        parts.write_state();
+        self.tell_ready(&parts.target, "");
         // It may read the state.
-        let command = self.start_command(&target, control.config(), wakes)?;
+        let command = self.start_command(&parts.target, parts.control.config(), wakes)?;
         let mut next_look = Instant::now() + LOOK_INTERVAL;
         let mut next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
         loop {
-            if target.has_storage_to_watch() && Instant::now() >= next_look {
-                if log_report("storage", &target.look_after_storage()) {
-                    file.write(&target, &device_queues);
+            if parts.target.has_storage_to_watch() && Instant::now() >= next_look {
+                if log_report("storage", &parts.target.look_after_storage()) {
+                    parts.write_state();
                 }
                 next_look = Instant::now() + LOOK_INTERVAL;
             }
-            if device_queues.has_any() && Instant::now() >= next_device_look {
-                if device_queues.look(&target) {
-                    file.write(&target, &device_queues);
+            if parts.device_queues.has_any() && Instant::now() >= next_device_look {
+                if parts.look_at_device_queues() {
+                    parts.write_state();
                 }
                 next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
             }
             let looks = [
-                target.has_storage_to_watch().then_some(next_look),
-                device_queues.has_any().then_some(next_device_look),
+                parts.target.has_storage_to_watch().then_some(next_look),
+                parts.device_queues.has_any().then_some(next_device_look),
             ];
             match next_wake(wake, looks.into_iter().flatten().min())? {
                 None => {}
                 Some(Wake::Signal(SIGHUP)) => {
                     let is_forced = force_request::take(self.arguments.state.as_deref());
-                    self.reload_with(&mut target, &mut control, &mut file, &mut device_queues, is_forced);
+                    self.reload_with(&mut parts, is_forced);
                 }
                 Some(Wake::Call(waiting)) => {
                     let answer = match waiting.call.is_reload() {
                         true => waiting.call.reload_is_forced().map(|is_forced| {
-                            let report = self.reload_with(
-                                &mut target,
-                                &mut control,
-                                &mut file,
-                                &mut device_queues,
-                                is_forced,
-                            );
-                            control.answer_reload(&report)
+                            let report = self.reload_with(&mut parts, is_forced);
+                            parts.control.answer_reload(&report)
                         }),
-                        false => control_calls::perform(&waiting, &mut control, &mut target),
+                        false => control_calls::perform(&waiting, &mut parts),
                     };
                     if waiting.call.is_change() && answer.is_ok() {
-                        self.tell_ready(&target, "");
-                        file.write(&target, &device_queues);
+                        self.tell_ready(&parts.target, "");
+                        parts.write_state();
                     }
                     waiting.answer(answer);
                 }
                 Some(Wake::Signal(SIGUSR1)) => {
-                    counters::log(&target);
-                    file.write(&target, &device_queues);
+                    counters::log(&parts.target);
+                    parts.write_state();
                 }
                 Some(Wake::Signal(SIGUSR2)) => {
-                    if !log_report("SIGUSR2", &target.reopen_audit()) {
+                    if !log_report("SIGUSR2", &parts.target.reopen_audit()) {
                         tracing::info!("SIGUSR2: audit log reopened if configured");
                     }
-                    file.write(&target, &device_queues);
+                    parts.write_state();
                 }
                 Some(Wake::Signal(signal)) => match command {
                     None => break,
                     // The target ends with the command. The terminal sends SIGINT to both, but SIGTERM only reaches the
-                    // target.
+                    // parts.target.
                     Some(command) if signal == SIGTERM => drop(kill_process(command, Signal::TERM)),
                     Some(_) => {}
                 },
@@ -396,14 +414,15 @@ impl Serving<'_> {
                 }
             }
         }
+        parts.metrics.begin_end();
         self.manager.tell(format_args!("STOPPING=1\nSTATUS=waiting for commands in flight"));
-        file.write(&target, &device_queues);
+        parts.write_state();
         // Refused and closed connections are reported even if no state was requested.
-        if let Some(state) = target.state().filter(|state| !state.connections.complaints.is_empty()) {
+        if let Some(state) = parts.target.state().filter(|state| !state.connections.complaints.is_empty()) {
             counters::tell_connections(&state);
         }
         tracing::info!("ending: waiting for commands in flight");
-        let lanes_left = target.stop().context("target failed")?;
+        let lanes_left = parts.target.stop().context("target failed")?;
         if lanes_left > 0 {
             tracing::warn!(lanes_left, "some lanes did not end in time and were closed");
         }
@@ -411,24 +430,18 @@ impl Serving<'_> {
     }
 
     /// Reloads, and notifies everyone of the outcome.
-    fn reload_with(
-        &self,
-        target: &mut Target,
-        control: &mut Control,
-        file: &mut StateFile,
-        device_queues: &mut DeviceQueues,
-        is_forced: bool,
-    ) -> Report {
+    fn reload_with(&self, parts: &mut Parts, is_forced: bool) -> Report {
         self.manager.tell(format_args!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_ns() / 1000));
-        file.begin_reload();
-        target.keep_used(!is_forced);
-        let report = self.reload(target, control);
-        file.end_reload(&report);
-        device_queues.look(target);
+        parts.file.begin_reload();
+        parts.target.keep_used(!is_forced);
+        let report = self.reload(parts);
+        parts.file.end_reload(&report);
+        parts.metrics.note_reload(report.is_complete());
+        parts.look_at_device_queues();
         // Before the outcome is there: `nvlane reload`, the reload of a systemd unit, ends with that.
         let told = if report.is_complete() { "" } else { "; the last reload left changes undone" };
-        self.tell_ready(target, told);
-        file.write(target, device_queues);
+        self.tell_ready(&parts.target, told);
+        parts.write_state();
         report
     }
 
@@ -462,7 +475,7 @@ impl Serving<'_> {
         self.manager.tell(format_args!("READY=1\nSTATUS={namespace_count} namespaces at {addresses}{more}"));
     }
 
-    fn reload(&self, target: &mut Target, control: &mut Control) -> Report {
+    fn reload(&self, Parts { target, control, metrics, .. }: &mut Parts) -> Report {
         let wanted = match &self.arguments.config {
             Some(path) => ConfigFile::read(path).map_err(|errors| errors.to_string()).and_then(|file| {
                 configure(self.arguments, Some(&file)).map_err(|failure| failure.to_string())
@@ -477,6 +490,7 @@ impl Serving<'_> {
                 let mut report = target.reload(control.config());
                 let line = |text| ReportLine { outcome: ChangeOutcome::Done, text };
                 report.lines.splice(..0, dropped.iter().map(control_calls::dropped_line).map(line));
+                report.lines.extend(metrics.follow(&control.config().metrics));
                 report
             }
             Err(errors) => {
@@ -606,6 +620,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
             *path = Some(std::path::absolute(given).map_err(Failure::usage)?);
         }
     }
+    if let Some(address) = arguments.metrics {
+        config.metrics.address = Some(address);
+    }
     let problems = config.check();
     if problems.is_empty() {
         take_reactors_of_layouts(&mut config, &arguments.adq_record);
@@ -692,6 +709,14 @@ fn parse_listener(text: &str) -> Result<ListenerConfig, Failure> {
 
 fn size(text: &str) -> Result<Size, String> {
     Size::parse(text).map_err(|(_, why)| why)
+}
+
+fn metrics_failure(message: String, file: Option<&ConfigFile>) -> Failure {
+    let problem = Problem { place: ConfigPlace::Metrics, message };
+    match file {
+        Some(file) => Failure::usage(file.located(&[problem])),
+        None => Failure::usage(problem),
+    }
 }
 
 fn failure(error: &StartError, file: Option<&ConfigFile>) -> Failure {

@@ -43,6 +43,14 @@ pub struct RawFile {
     pub audit: RawAudit,
     #[serde(default)]
     pub control: RawControl,
+    #[serde(default)]
+    pub metrics: RawMetrics,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawMetrics {
+    pub address: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]

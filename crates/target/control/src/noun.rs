@@ -284,6 +284,14 @@ pub const NOUNS: &[Noun] = &[
         in_subsystem: false,
         keys: &[text("file", "FILE", "File that lines are appended to")],
     },
+    Noun {
+        name: "metrics",
+        about: "Metrics for Prometheus",
+        place: &["metrics"],
+        id: None,
+        in_subsystem: false,
+        keys: &[text("address", "ADDR:PORT", "Where they are served by HTTP")],
+    },
 ];
 
 impl Noun {

@@ -341,7 +341,8 @@ fn a_file_of_others_or_of_another_kind_is_refused() {
 /// The keys that the reader of the file knows, from its own error.
 fn known_keys(place: &[&str]) -> Vec<String> {
     let table = place.join(".");
-    let is_list = !["limits", "timeouts", "reactors", "discovery", "audit"].contains(&table.as_str());
+    let is_list =
+        !["limits", "timeouts", "reactors", "discovery", "audit", "metrics"].contains(&table.as_str());
     let header = match (table.as_str(), is_list) {
         (table, true) => format!("[[{table}]]"),
         (table, false) => format!("[{table}]"),

@@ -135,7 +135,7 @@ fn key_of(path: &[String]) -> Option<&'static str> {
 
 /// Whether a path leads to a table that is in no list.
 fn is_table(path: &[String]) -> bool {
-    matches!(path, [one] if ["reactors", "limits", "timeouts", "discovery", "audit", "control"].contains(&one.as_str()))
+    matches!(path, [one] if ["reactors", "limits", "timeouts", "discovery", "audit", "control", "metrics"].contains(&one.as_str()))
 }
 
 fn is_set(path: &[String]) -> bool {

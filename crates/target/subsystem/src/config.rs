@@ -74,6 +74,8 @@ pub struct TargetConfig {
     pub audit: AuditConfig,
     /// Control by callers on this machine.
     pub control: ControlConfig,
+    /// Metrics.
+    pub metrics: MetricsConfig,
 }
 
 /// Configuration of the control socket.
@@ -84,6 +86,16 @@ pub struct ControlConfig {
     /// The file that keeps the changes made through it; `None` for the default.
     pub changes: Option<PathBuf>,
 }
+
+/// Configuration of metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetricsConfig {
+    /// Where they are served by HTTP; `None` for nowhere.
+    pub address: Option<SocketAddr>,
+}
+
+/// Port of metrics, unless another is named.
+pub const METRICS_PORT: u16 = 9420;
 
 /// Configuration of the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -334,7 +334,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:1:10: unclosed table, expected `]`
     nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`, `allow`; did you mean `address`?
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
-    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`, `control`; did you mean `subsystem`?
+    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`, `control`, `metrics`; did you mean `subsystem`?
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
     nvlane.toml:2:13: invalid value: integer `-1`, expected a number from 0 to 65535
     nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"

@@ -13,11 +13,12 @@ use control::{CallError, Control, Difference, Plant};
 use serde_json::Value;
 use subsystem::audit::{Caller, Recorder};
 use subsystem::config::TargetConfig;
-use subsystem::operator::{Outline, Report};
+use subsystem::operator::{ChangeOutcome, Outline, Report};
 use subsystem::server::Target;
 use wire::text::without_hidden;
 
-use super::{Wake, warn_about_memory};
+use super::metrics_server::MetricsServer;
+use super::{Parts, Wake, warn_about_memory};
 
 /// A call, and where its answer is waited for.
 pub(super) struct WaitingCall {
@@ -102,8 +103,11 @@ pub(super) fn serve(socket: &ControlSocket, target: &Target, wakes: Sender<Wake>
     Ok(())
 }
 
-/// The running target.
-struct Running<'a>(&'a mut Target);
+/// The running target, and its metrics.
+struct Running<'a> {
+    target: &'a mut Target,
+    metrics: &'a mut MetricsServer,
+}
 
 impl Plant for Running<'_> {
     fn change(
@@ -113,33 +117,51 @@ impl Plant for Running<'_> {
         is_forced: bool,
     ) -> Result<Report, Report> {
         warn_about_memory(wanted);
-        self.0.keep_used(!is_forced);
-        self.0.change(before, wanted)
+        let moved = match before.metrics == wanted.metrics {
+            true => None,
+            false => self.metrics.follow(&wanted.metrics),
+        };
+        if let Some(line) = moved.as_ref().filter(|line| line.outcome == ChangeOutcome::Failed) {
+            return Err(Report { lines: vec![line.clone()] });
+        }
+        self.target.keep_used(!is_forced);
+        let changed = self.target.change(before, wanted);
+        match (changed, moved) {
+            (Ok(mut report), moved) => {
+                report.lines.extend(moved);
+                Ok(report)
+            }
+            (Err(report), moved) => {
+                if moved.is_some() {
+                    self.metrics.follow(&before.metrics);
+                }
+                Err(report)
+            }
+        }
     }
 
     fn running(&self) -> Option<&Outline> {
-        Some(self.0.running())
+        Some(self.target.running())
     }
 
     fn bound(&self, address: &str) -> Option<String> {
-        let listeners = self.0.listeners().iter();
+        let listeners = self.target.listeners().iter();
         let mut found = listeners.filter(|listener| listener.config.address.to_string() == address);
         found.next().map(|listener| listener.address.to_string())
     }
 
     fn state(&self) -> Option<Value> {
-        serde_json::to_value(self.0.state()?).ok()
+        serde_json::to_value(self.target.state()?).ok()
     }
 }
 
 /// Carries out a call, and records it if it is a change.
 pub(super) fn perform(
     waiting: &WaitingCall,
-    control: &mut Control,
-    target: &mut Target,
+    Parts { control, target, metrics, .. }: &mut Parts,
 ) -> Result<Value, CallError> {
     let WaitingCall { call, caller, .. } = waiting;
-    let mut running = Running(target);
+    let mut running = Running { target, metrics };
     let answer = control.perform(call, &mut running);
     if call.is_change() {
         let object = call.object();

@@ -16,6 +16,7 @@ mod kv_file;
 mod list;
 mod log_lines;
 mod memory;
+mod metrics;
 mod mistakes;
 mod only_subsystem;
 mod operating;

@@ -46,6 +46,8 @@ pub enum ConfigPlace {
     Audit,
     /// The control socket: which key.
     Control(&'static str),
+    /// Metrics.
+    Metrics,
     /// A namespace of a subsystem: which key.
     Namespace(usize, usize, &'static str),
 }

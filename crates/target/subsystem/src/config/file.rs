@@ -31,8 +31,8 @@ use wire::uuid::Uuid;
 use self::mistakes::explained;
 use super::{
     AuditConfig, AuthenticationConfig, ConfigPlace, ControlConfig, DiscoveryConfig, ListenerConfig,
-    NamespaceConfig, Problem, ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads,
-    TimeoutConfig, TlsKeySources, listen_address,
+    METRICS_PORT, MetricsConfig, NamespaceConfig, Problem, ReactorConfig, SecretSources, SubsystemConfig,
+    TargetConfig, Threads, TimeoutConfig, TlsKeySources, listen_address,
 };
 use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
@@ -308,6 +308,12 @@ impl Reader<'_> {
             socket: self.kept(ConfigPlace::Control("socket"), raw.control.socket),
             changes: self.kept(ConfigPlace::Control("changes"), raw.control.changes),
         };
+        let metrics = raw.metrics.address.and_then(|address| {
+            let bound = self.address(&address, METRICS_PORT)?;
+            self.spans.insert(ConfigPlace::Metrics, address.span());
+            Some(bound)
+        });
+        let metrics = MetricsConfig { address: metrics };
         TargetConfig {
             machine,
             reactors,
@@ -319,6 +325,7 @@ impl Reader<'_> {
             subsystems,
             audit,
             control,
+            metrics,
         }
     }
 

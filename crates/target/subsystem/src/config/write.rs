@@ -86,6 +86,9 @@ impl TargetConfig {
         control.text("socket", self.control.socket.as_ref().map(|path| path.display()));
         control.text("changes", self.control.changes.as_ref().map(|path| path.display()));
         all.table("control", control);
+        let mut metrics = Writer::default();
+        metrics.text("address", self.metrics.address);
+        all.table("metrics", metrics);
         all.tables("listener", self.listeners.iter().map(listener));
         all.tables("memcached", self.memcached.iter().map(memcached));
         all.tables("subsystem", self.subsystems.iter().map(subsystem));
