@@ -15,6 +15,7 @@ mod host_lane;
 mod input;
 mod key_values;
 mod memcached;
+mod metrics_request;
 mod names;
 mod raw_host;
 mod raw_target;
@@ -34,6 +35,7 @@ pub use host_association::host_association;
 pub use host_lane::host_lane;
 pub use key_values::key_values;
 pub use memcached::memcached;
+pub use metrics_request::metrics_request;
 pub use names::names;
 pub use structures::structures;
 pub use target_commands::target_commands;
@@ -59,6 +61,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "host_lane", run: host_lane },
     Target { name: "key_values", run: key_values },
     Target { name: "memcached", run: memcached },
+    Target { name: "metrics_request", run: metrics_request },
     Target { name: "names", run: names },
     Target { name: "structures", run: structures },
     Target { name: "target_commands", run: target_commands },
