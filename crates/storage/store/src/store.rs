@@ -135,6 +135,23 @@ impl Store {
         self.watched()?.closed_because()
     }
 
+    /// The kind of the reason for which the namespace is closed; `None` while it is open.
+    #[must_use]
+    pub fn closed_kind(&self) -> Option<&'static str> {
+        const KINDS: [(&str, &str); 7] = [
+            ("a flush ", "flush"),
+            ("a durable write ", "flush"),
+            ("durable zeroing ", "flush"),
+            ("its storage was cut ", "cut"),
+            ("its file was deleted ", "deleted"),
+            ("its device was removed", "removed"),
+            ("it is being reopened", "reopening"),
+        ];
+        let why = self.closed_because()?;
+        let known = KINDS.into_iter().find(|(begin, _)| why.starts_with(begin));
+        Some(known.map_or("other", |(_, kind)| kind))
+    }
+
     /// The condition of the storage at the last look.
     #[must_use]
     pub fn health(&self) -> Health {
@@ -218,7 +235,7 @@ mod tests {
             assert_eq!((store.generation(), store.closed_because()), (Generation::default(), None));
             OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
             store.revalidate();
-            assert!(store.closed_because().is_some(), "{kind} {options}");
+            assert_eq!(store.closed_kind(), Some("cut"), "{kind} {options}");
             assert_ne!(store.generation(), Generation::default());
             assert!(store.reopen().is_err(), "{kind} {options}");
             drop(store);

@@ -108,6 +108,7 @@ metrics! {
     NAMESPACE_FULL Gauge "nvlane_namespace_full" ["subsystem" "nsid"] "Whether writes are refused for lack of space."
     NAMESPACE_PROTECTED Gauge "nvlane_namespace_write_protected" ["subsystem" "nsid"] "Whether the storage has become read-only."
     NAMESPACE_CLOSED Gauge "nvlane_namespace_closed" ["subsystem" "nsid"] "Whether the namespace is closed until it is reopened: a flush failed, or its storage was cut, deleted or removed."
+    NAMESPACE_CLOSED_REASON Gauge "nvlane_namespace_closed_reason" ["subsystem" "nsid" "reason"] "1 while it is closed for this reason: flush (one failed, or a durable write), cut, deleted, removed, reopening or other."
     NAMESPACE_CLOSINGS Counter "nvlane_namespace_closings" ["subsystem" "nsid"] "How often it was closed."
 
     KV_PAIRS Gauge "nvlane_kv_pairs" ["subsystem" "nsid"] "Pairs of a key-value namespace."

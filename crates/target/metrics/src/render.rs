@@ -117,6 +117,9 @@ impl Renderer {
             let labels = [nqn, &nsid];
             page.set(metric::NAMESPACE, &[nqn, &nsid, &namespace.uuid], 1.0);
             page.set(metric::NAMESPACE_SPARE, &labels, f64::from(namespace.spare_percent) / 100.0);
+            if let Some(reason) = namespace.closed_kind {
+                page.set(metric::NAMESPACE_CLOSED_REASON, &[nqn, &nsid, reason], 1.0);
+            }
             if let Some(free_bytes) = namespace.free_bytes {
                 page.set(metric::NAMESPACE_FREE, &labels, float(free_bytes));
             }
@@ -769,6 +772,7 @@ mod tests {
             key_prefixes: None,
             shown: true,
             closed: None,
+            closed_kind: None,
             closing_count: 0,
             traffic,
             recovery: None,

@@ -102,6 +102,7 @@ impl Snapshot<'_> {
             shown: namespace.shown_from <= self.version_in_use
                 && namespace.rights.are_settled(self.version_in_use),
             closed: namespace.store.closed_because(),
+            closed_kind: namespace.store.closed_kind(),
             closing_count: namespace.store.generation().closing_count(),
             traffic: TrafficState::default(),
             recovery: namespace.store.recovery().map(|progress| {
