@@ -97,6 +97,7 @@ fn in_unit() -> Result<BTreeSet<String>> {
 fn trace(engine: &str) -> Result<BTreeSet<String>> {
     let dir = target_dir().join("syscalls").join(engine);
     let (port, memcached) = (free_address()?.port(), free_address()?.port());
+    let metrics = free_address()?;
     // Namespaces of an earlier trace would not be created again.
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(dir.join(ADQ_RECORDS)).with_context(|| dir.display().to_string())?;
@@ -114,6 +115,7 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
         .arg(&config)
         .arg("--state")
         .arg(dir.join("state.json"))
+        .args(["--metrics", &metrics.to_string()])
         .arg("--adq-record")
         .arg(dir.join(ADQ_RECORDS))
         .arg("--control")
@@ -122,7 +124,7 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
         .spawn()
         .context("cannot run strace")?;
     let mut traced = Traced { child, log: &log };
-    use_target(&program, &dir, port, memcached, &mut traced)?;
+    use_target(&program, &dir, [port, memcached, metrics.port()], &mut traced)?;
     let status = traced.child.wait()?;
     ensure!(status.success(), "the target ended with {status}");
     let text = std::fs::read_to_string(&log).with_context(|| log.display().to_string())?;
@@ -149,7 +151,8 @@ impl Drop for Traced<'_> {
 }
 
 /// Exercises every function of a target.
-fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, traced: &mut Traced<'_>) -> Result<()> {
+fn use_target(program: &Path, dir: &Path, ports: [u16; 3], traced: &mut Traced<'_>) -> Result<()> {
+    let [port, memcached, metrics] = ports;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     await_listener(address, &mut traced.child)?;
     let ask = |arguments: &[&str]| run_command(Command::new(program).args(arguments).stdout(Stdio::null()));
@@ -170,6 +173,9 @@ fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, traced: &mu
     let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, memcached))?;
     client.write_all(b"set k 0 0 1\r\nv\r\nget k\r\nquit\r\n")?;
     client.read_to_end(&mut Vec::new())?;
+    let mut scraper = TcpStream::connect((Ipv4Addr::LOCALHOST, metrics))?;
+    scraper.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")?;
+    scraper.read_to_end(&mut Vec::new())?;
     let target = target_of(traced.log)?;
     operate(program, dir, target)?;
     kill_process(target, Signal::TERM)?;
