@@ -24,7 +24,9 @@ pub(crate) fn start(command: &[String], variables: &[(&str, String)]) -> Result<
     };
     process.envs(variables.iter().map(|(name, value)| (*name, value)));
     // The service manager waits for the target.
-    process.env_remove(service_manager::SOCKET);
+    for name in [service_manager::SOCKET, service_manager::WATCHDOG[0], service_manager::WATCHDOG[1]] {
+        process.env_remove(name);
+    }
     process.spawn().with_context(|| format!("cannot run {}", command[0]))
 }
 

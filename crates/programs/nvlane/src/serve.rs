@@ -249,6 +249,9 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
     announce(&target, &config);
     crate::service_manager::warn_about_unused(&passed, &target);
     metrics.begin(target.observer());
+    if let Some(watch) = manager.watch(target.observer()).context("watchdog of the service manager")? {
+        start_thread(watch)?;
+    }
     if let Some(socket) = &socket {
         control_calls::serve(socket, &target, wakes.clone())?;
     }

@@ -2,14 +2,20 @@
 //! sockets that it has passed.
 
 use std::fmt;
+use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use subsystem::server::Target;
+use subsystem::server::{Observer, Target, Unobserved};
+use subsystem::state::Detail;
 
 /// The environment variable with the manager's socket.
 pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
+
+/// The environment variables with the time within which the manager expects signs of life, µs, and the process that it
+/// expects them of.
+pub(crate) const WATCHDOG: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// How long a message may wait for a manager that reads none.
 const SEND_TIME: Duration = Duration::from_secs(1);
@@ -35,6 +41,34 @@ impl ServiceManager {
             tracing::warn!(%error, socket = ?name, "service manager unreachable: it considers this target as still starting");
         }
         Self(connected.ok())
+    }
+
+    /// The work of a thread that gives signs of life as long as all reactors answer; `None` if the manager expects none. The
+    /// main thread may wait for storage, and has no part in it.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn watch(&self, mut observer: Observer) -> io::Result<Option<impl FnOnce() + Send + use<>>> {
+        let [limit_us, process] = WATCHDOG.map(|name| std::env::var(name).ok()?.parse::<u64>().ok());
+        let limit = Duration::from_micros(limit_us.unwrap_or(0));
+        let is_for_us = process.is_none_or(|process| process == u64::from(std::process::id()));
+        let Some(socket) = self.0.as_ref().filter(|_| is_for_us && !limit.is_zero()) else {
+            return Ok(None);
+        };
+        let manager = Self(Some(socket.try_clone()?));
+        let interval = limit / 3;
+        Ok(Some(move || {
+            loop {
+                match observer.state(Detail::Sums, Some(interval)) {
+                    Ok(_) => manager.tell(format_args!("WATCHDOG=1")),
+                    Err(Unobserved::Ended) => return,
+                    Err(silent) => {
+                        tracing::error!(%silent, limit_s = limit.as_secs(), "no sign of life for the service manager");
+                    }
+                }
+                std::thread::sleep(interval);
+            }
+        }))
     }
 
     /// Sends assignments, one per line, such as `READY=1`.

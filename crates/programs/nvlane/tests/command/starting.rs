@@ -208,6 +208,33 @@ fn sockets_of_the_service_manager_are_taken_over() {
     }
 }
 
+/// The manager gets signs of life while all reactors answer, and only from the process of which it expects them.
+#[test]
+fn the_service_manager_gets_signs_of_life() {
+    for is_expected in [true, false] {
+        let directory = directory();
+        let manager = UnixDatagram::bind(directory.path().join("manager")).expect("a socket");
+        manager.set_read_timeout(Some(Duration::from_millis(500))).expect("a time limit");
+        let name = directory.path().join("manager");
+        let mut target = Started::new(directory, &["--namespace", "ram:1M"], |command| {
+            command.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "60000");
+            if !is_expected {
+                command.env("WATCHDOG_PID", "1");
+            }
+        });
+        target.await_state(|_| true);
+        let mut told = [0; 1024];
+        let mut count = 0;
+        while count < 10
+            && let Ok(length) = manager.recv(&mut told)
+        {
+            count += usize::from(&told[..length] == b"WATCHDOG=1");
+        }
+        assert_eq!(count, if is_expected { 10 } else { 0 });
+        assert!(target.end().success());
+    }
+}
+
 #[test]
 fn the_command_of_a_target_does_not_speak_to_its_service_manager() {
     let directory = directory();
