@@ -100,6 +100,8 @@ impl Sources {
             cargo(&["build", "--release", "--locked", "--package", "nvlane", "--package", "nvlane-lab"]);
         build.current_dir(root).env("CARGO_TARGET_DIR", target);
         build.env("CARGO_ENCODED_RUSTFLAGS", rust.collect::<Vec<_>>().join("\u{1f}"));
+        // Those of .cargo/config.toml as well, which the environment replaces.
+        let c = c.chain(["-fno-asynchronous-unwind-tables".to_owned()]);
         build.env("CFLAGS", c.collect::<Vec<_>>().join(" "));
         run_command(&mut build)?;
         Self::new(&target.join("release"))
