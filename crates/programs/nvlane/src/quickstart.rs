@@ -164,7 +164,7 @@ fn verify(
         verify: true,
         fill: true,
         warm_up: Duration::ZERO,
-        stop: Stop { runtime: Some(Duration::from_secs(4)), ..Stop::default() },
+        stop: Stop { runtime: Some(Duration::from_secs(3)), ..Stop::default() },
         ..Workload::default()
     };
     let finished = load(served, nsid, &workload, cores, stops)?;
@@ -232,7 +232,7 @@ fn measure_cell(
         far_memory_bytes: 0,
         near_receives: Receive::default(),
         tls: None,
-        duration: Duration::from_millis(600),
+        duration: Duration::from_millis(450),
         warm_up: Duration::from_millis(150),
         cores: cores.map(|cores| (cores.host, cores.target)),
         far_sleeps: false,
@@ -242,7 +242,7 @@ fn measure_cell(
         pattern,
         depth,
         warm_up: Duration::from_millis(200),
-        stop: Stop { runtime: Some(Duration::from_millis(900)), ..Stop::default() },
+        stop: Stop { runtime: Some(Duration::from_millis(700)), ..Stop::default() },
         ..Workload::default()
     };
     let (mut rounds, mut discarded) = (Vec::new(), 0);
