@@ -4,8 +4,9 @@ use crate::experiment::{About, Experiment};
 use crate::experiments::{
     ablation, adq, adq_memcached, affinity, batch_sweep, busy_poll, ceiling, connections, copies,
     core_latency, core_scaling, cost, digests, generator, idle, inline_send, iosize, kv_accesses,
-    kv_allocation, kv_atomics, kv_batching, kv_cache, kv_hit_ratio, kv_large, kv_memory, kv_neighbour,
-    kv_peers, kv_scaling, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, stacks, tls,
+    kv_allocation, kv_atomics, kv_batching, kv_cache, kv_clients, kv_hit_ratio, kv_large, kv_memory,
+    kv_neighbour, kv_peers, kv_scaling, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu,
+    stacks, tls,
 };
 
 /// An experiment of the catalogue.
@@ -54,6 +55,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<kv_vector::KvVector>(kv_vector::ABOUT),
     Entry::of::<kv_atomics::KvAtomics>(kv_atomics::ABOUT),
     Entry::of::<kv_scaling::KvScaling>(kv_scaling::ABOUT),
+    Entry::of::<kv_clients::KvClients>(kv_clients::ABOUT),
     Entry::of::<kv_neighbour::KvNeighbour>(kv_neighbour::ABOUT),
     Entry::of::<kv_memory::KvMemory>(kv_memory::ABOUT),
     Entry::of::<kv_accesses::KvAccesses>(kv_accesses::ABOUT),

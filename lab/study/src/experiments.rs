@@ -22,6 +22,7 @@ pub(crate) mod kv_allocation;
 pub(crate) mod kv_atomics;
 pub(crate) mod kv_batching;
 pub(crate) mod kv_cache;
+pub(crate) mod kv_clients;
 pub(crate) mod kv_hit_ratio;
 pub(crate) mod kv_large;
 pub(crate) mod kv_memory;

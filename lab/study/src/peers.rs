@@ -115,27 +115,31 @@ impl Peer {
         Ok(version.to_owned())
     }
 
-    /// Starts the server at this address, with one thread on this core; values are held in `memory_mib`.
+    /// Starts the server at this address, with a thread for each of these cores (redis: one); without any, one thread that the
+    /// system places. Values are held in `memory_mib`.
     ///
     /// # Errors
     /// The server does not listen in time.
     pub(crate) fn start(
         &self,
         place: SocketAddr,
-        core: Option<usize>,
+        cores: &[usize],
         memory_mib: u32,
     ) -> Result<PeerServer, Error> {
         let (host, port) = (place.ip().to_string(), place.port().to_string());
         let memory = memory_mib.to_string();
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]);
-        if let Some(core) = core {
-            command.args(["taskset", "--cpu-list", &core.to_string()]);
+        let threads = cores.len().max(1).to_string();
+        if !cores.is_empty() {
+            let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+            command.args(["taskset", "--cpu-list", &list]);
         }
         command.arg(self.program());
         match self.protocol {
             Protocol::Memcached => {
-                command.args(["-l", &host, "-p", &port, "-U", "0", "-t", "1", "-m", &memory, "-c", "2048"]);
+                command
+                    .args(["-l", &host, "-p", &port, "-U", "0", "-t", &threads, "-m", &memory, "-c", "2048"]);
                 if rustix::process::geteuid().is_root() {
                     command.args(["-u", "root"]);
                 }

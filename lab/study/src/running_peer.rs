@@ -43,7 +43,7 @@ impl RunningPeer {
             return Ok(Self { place, account: there.account(), _process: Box::new(there) });
         }
         let core = bench.cores.map(|cores| cores.target);
-        let here = peer.start(free_place()?, core, memory_mib)?;
+        let here = peer.start(free_place()?, core.as_slice(), memory_mib)?;
         Ok(Self { place: here.place, account: here.account(), _process: Box::new(here) })
     }
 }

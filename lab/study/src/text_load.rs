@@ -56,6 +56,8 @@ pub(crate) struct TextLoad {
     pub(crate) batch: usize,
     pub(crate) connections: usize,
     pub(crate) keys: u64,
+    /// Of the keys that are drawn.
+    pub(crate) seed: u64,
     /// Batches per second of an open loop; `None`: a closed loop.
     pub(crate) rate_per_s: Option<f64>,
     pub(crate) warm_up: Duration,
@@ -238,7 +240,7 @@ fn drive(
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<TextResult, Error> {
     let mut connections = (0..load.connections).map(|_| connect(place)).collect::<Result<Vec<_>, _>>()?;
-    let mut random = Prng::new(1);
+    let mut random = Prng::new(load.seed);
     let requests: Vec<_> = (0..REQUEST_COUNT)
         .map(|_| {
             let keys: Vec<_> = (0..load.batch).map(|_| key(random.below(load.keys))).collect();

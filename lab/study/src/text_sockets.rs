@@ -173,6 +173,7 @@ mod tests {
             batch: 3,
             connections: 5,
             keys: 10,
+            seed: 1,
             rate_per_s: None,
             warm_up: Duration::from_millis(1),
             measure: Duration::from_millis(100),

@@ -364,6 +364,7 @@ pub(super) fn gets(
         batch: 1,
         connections,
         keys: KEY_COUNT,
+        seed: 1,
         rate_per_s,
         warm_up: bench.times.warm_up,
         measure: bench.times.measure,

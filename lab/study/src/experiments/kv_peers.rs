@@ -149,6 +149,7 @@ impl Experiment for KvPeers {
             batch: work.batch,
             connections: work.connections,
             keys: KEY_COUNT,
+            seed: 1,
             rate_per_s: None,
             warm_up: bench.times.warm_up,
             measure: bench.times.measure,

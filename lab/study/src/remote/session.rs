@@ -321,7 +321,7 @@ impl Session<'_> {
         check_memory("another server asks", u64::from(memory_mib) << 20)?;
         let place = self.free_place()?;
         let core = self.settings.cores.cores().first().copied();
-        let peer = told(kind.peer().start(place, core, memory_mib))?;
+        let peer = told(kind.peer().start(place, core.as_slice(), memory_mib))?;
         self.count = self.count.wrapping_add(1);
         self.peers.insert(self.count, peer);
         Ok(Started { target: self.count, address: place.to_string(), memcached: None })
