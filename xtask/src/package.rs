@@ -1,6 +1,6 @@
 //! Packages of the programs: Debian packages, an OCI image, and their bill of materials.
 //!
-//! Nothing of the time or the place of the build is in them: the same sources and compiler give the same bytes.
+//! Times of files are those of the last commit, and paths of the build are mapped away. `reproducible` compares two builds.
 
 mod bill;
 mod check;
