@@ -378,7 +378,7 @@ impl Framer {
         frame
     }
 
-    /// Takes bytes that were received in place: data of the current PDU, whose pieces nobody needs.
+    /// Takes bytes of the current PDU's data that were received in place. They are not told as pieces.
     ///
     /// # Errors
     /// As [`next_frame`](Self::next_frame).

@@ -21,7 +21,7 @@ impl Call {
         matches!(self.method.as_str(), "add" | "set" | "remove") || spdk::is_change(&self.method)
     }
 
-    /// What it is about, for the audit log: no values, which may be secrets in a wrong place.
+    /// The noun and the name in the call, for the audit log. Values are left out, since a caller may have put a secret there.
     #[must_use]
     pub fn object(&self) -> String {
         let text = |key: &str| match self.params.get(key) {

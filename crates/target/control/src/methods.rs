@@ -223,7 +223,7 @@ impl Control {
             return Err(CallError::invalid(Some(id), "missing"));
         }
         if noun.name == "subsystem" {
-            // As an empty list in the file: nobody may connect until somebody says who.
+            // As an empty list in the file: no host may connect until one is added.
             values.entry("hosts").or_insert_with(|| json!([]));
         }
         let name = canonical(noun, &text_of(values.get(id).unwrap_or(&Value::Null)));

@@ -5,7 +5,7 @@
 pub struct Noun {
     /// Its name.
     pub name: &'static str,
-    /// What it is, for help.
+    /// Its description in the help.
     pub about: &'static str,
     /// Where it is in the configuration.
     pub(crate) place: &'static [&'static str],

@@ -162,7 +162,8 @@ fn the_service_manager_is_told_of_the_start_of_reloads_and_of_the_end() {
     assert!(told().starts_with("STOPPING=1\n"));
 }
 
-/// Sockets that the manager holds refuse nobody while the target restarts; others that it passes are named.
+/// A target takes over the socket that the manager passes at its address: a host that connects between two targets is served
+/// by the second. The log names a passed socket that no listener has.
 #[test]
 fn sockets_of_the_service_manager_are_taken_over() {
     let directory = directory();
