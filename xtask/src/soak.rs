@@ -11,6 +11,10 @@ pub(crate) struct Options {
     /// Run this step alone, for example "planted bugs"
     #[arg(long, value_name = "STEP")]
     only: Option<String>,
+    /// Instead, keep one target busy for this many hours, with everything at once: hosts that come and go, attacks,
+    /// reloads, control calls, kills; every block and pair is compared, and memory and descriptors have to stay
+    #[arg(long, value_name = "N", conflicts_with = "only")]
+    hours: Option<f64>,
 }
 
 /// The steps, with the time that each takes on two cores.
@@ -20,6 +24,7 @@ const STEPS: &[Step] = &[
     Step::new("simulation", 2400, sim::run_long),
     Step::new("fuzzers", 1800, || fuzz::run(&fuzz::Options::default())),
     Step::new("torture", 2400, torture::run_long),
+    Step::new("half an hour of everything", 1900, || torture::soak(0.5)),
     Step::new("interop", 1200, || interop::run(&interop::Options::soak("uring"))),
     Step::new("interop, epoll", 1200, || interop::run(&interop::Options::soak("epoll"))),
     Step::new("memcheck", 1800, || miri::run(&miri::Options { memcheck: true })),
@@ -32,8 +37,9 @@ const STEPS: &[Step] = &[
 /// # Errors
 /// The first failing step's error.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    match &options.only {
-        Some(name) => run_one(STEPS, name),
-        None => run_steps(STEPS),
+    match (options.hours, &options.only) {
+        (Some(hours), _) => torture::soak(hours),
+        (None, Some(name)) => run_one(STEPS, name),
+        (None, None) => run_steps(STEPS),
     }
 }

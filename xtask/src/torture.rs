@@ -1,4 +1,4 @@
-//! Torture of a target process over real sockets: kills and floods.
+//! Torture of a target process over real sockets: kills, floods, and hours of everything.
 
 use anyhow::Result;
 
@@ -54,6 +54,15 @@ pub(crate) fn run_long() -> Result<()> {
         run("crash-loop", &["--of", of, "--kills", kills].map(str::to_owned))?;
     }
     run("flood", &[])
+}
+
+/// Keeps a target busy for hours, with everything at once.
+///
+/// # Errors
+/// Something is lost, or the target's memory or descriptors grow.
+pub(crate) fn soak(hours: f64) -> Result<()> {
+    build()?;
+    run("soak", &["--hours".to_owned(), hours.to_string()])
 }
 
 fn build() -> Result<()> {

@@ -11,7 +11,7 @@
 //! With few cores the attackers disturb the healthy host whatever target they flood. They therefore flood a *decoy*
 //! first, a second target on their own core; the healthy host's figures during that flood are the baseline.
 
-mod attack;
+pub(crate) mod attack;
 mod cores;
 mod healthy;
 mod report;
@@ -262,14 +262,14 @@ fn over(time: Duration) -> impl FnMut() -> bool {
 }
 
 /// Resident memory of a process, bytes.
-fn resident_bytes(pid: u32) -> Result<u64> {
+pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).context("the target's memory")?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
 }
 
 /// Open descriptors of a process.
-fn descriptors(pid: u32) -> Result<usize> {
+pub(crate) fn descriptors(pid: u32) -> Result<usize> {
     Ok(std::fs::read_dir(format!("/proc/{pid}/fd")).context("the target's descriptors")?.count())
 }
 

@@ -1,5 +1,5 @@
-//! Checks a target process over real sockets while it is killed, or flooded, under load: `nvlane-lab crash-loop` and
-//! `nvlane-lab flood`.
+//! Checks a target process over real sockets while it is killed, or flooded, under load, or lives through hours of
+//! everything at once: `nvlane-lab crash-loop`, `flood` and `soak`.
 #![forbid(unsafe_code)]
 
 mod checked;
@@ -9,11 +9,13 @@ mod hosts;
 mod kill_loop;
 mod pair_loop;
 mod pairs;
+mod reader;
+mod soak;
 mod target;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
@@ -28,6 +30,9 @@ pub enum Torture {
     CrashLoop(CrashLoopArguments),
     /// Flood a target with attacks that are cheap for a peer, beside a host that reads.
     Flood(FloodArguments),
+    /// Keep a target busy for hours, with hosts that come and go, attacks, changes and kills: nothing may be lost, and
+    /// memory, descriptors and latency have to stay as they are.
+    Soak(SoakArguments),
 }
 
 /// Options of `crash-loop`.
@@ -96,6 +101,27 @@ pub struct FloodArguments {
     directory: Option<PathBuf>,
 }
 
+/// Options of `soak`.
+#[derive(Debug, Args)]
+pub struct SoakArguments {
+    /// Hours to go on
+    #[arg(long, value_name = "N", default_value_t = 2.0)]
+    hours: f64,
+    /// Seed of the random choices [default: the time]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Engine of the target
+    #[arg(long, value_name = "ENGINE", default_value = "uring")]
+    engine: String,
+    /// Path of the nvlane program [default: the one beside this]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Directory of the files, the target's log and samples.csv, with the resources after each round [default: a
+    /// temporary one]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
 impl Torture {
     /// Runs the command.
     ///
@@ -105,6 +131,7 @@ impl Torture {
         match self {
             Self::CrashLoop(arguments) => crash_loop(arguments),
             Self::Flood(arguments) => flood(arguments),
+            Self::Soak(arguments) => soak_for_hours(arguments),
         }
     }
 }
@@ -173,6 +200,26 @@ fn kill_pairs(arguments: &CrashLoopArguments, engine: &str, seed: u64) -> Result
         violations += report.violations;
     }
     Ok(violations)
+}
+
+fn soak_for_hours(arguments: &SoakArguments) -> Result<ExitCode> {
+    let time = Duration::try_from_secs_f64(arguments.hours * 3600.0)?;
+    let seed = arguments.seed.unwrap_or_else(load::verify::new_run_id);
+    let (directory, made) = directory(arguments.directory.as_deref())?;
+    let start = Instant::now();
+    let report = soak::run(&soak::SoakOptions {
+        time,
+        seed,
+        program: program(arguments.program.as_ref())?,
+        directory,
+        arguments: vec!["--engine".into(), arguments.engine.clone()],
+    });
+    let is_good = report.as_ref().is_ok_and(|report| report.findings.is_empty());
+    if let Some(made) = made.filter(|_| !is_good) {
+        println!("the files and the target's log are kept in {}", made.keep().display());
+    }
+    report?.print(&arguments.engine, start.elapsed());
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn flood(arguments: &FloodArguments) -> Result<ExitCode> {

@@ -10,7 +10,9 @@
 //! and all but the last two groups of the log, and the changes of each worker survive in their order: the target runs
 //! on one core then, with one partition. A change that was not answered has happened as a whole or not at all.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -100,34 +102,15 @@ pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
         listen,
     )?;
     let mut random = Prng::new(options.seed);
-    let mut workers = Vec::new();
-    for number in 0..2 * WORKERS {
-        let form = if number < WORKERS { Form::Digits } else { Form::Word };
-        let client: Box<dyn Client> = match form {
-            Form::Digits => Box::new(MemcachedClient::new(memcached)?),
-            Form::Word => connect(&target, number)?,
-        };
-        workers.push(Worker {
-            client,
-            ledger: Ledger::new(number << 32, KEY_COUNT, form, settles, VALUE_BYTES_MAX),
-            random: Prng::new(random.draw()),
-            sent_bytes_max: 0,
-            report: PairReport::default(),
-        });
-    }
+    let mut workers = Workers::connect(&target, memcached, partition_count, settles, &mut random)?;
     let mut report = PairReport::default();
     while report.kills < options.kills && report.violations == 0 {
-        cycle(&mut target, &mut workers, partition_count, &mut random, &mut report)
+        cycle(&mut target, &mut workers, &mut random, &mut report)
             .with_context(|| format!("after {} kills (seed {})", report.kills, options.seed))?;
         if report.kills.is_multiple_of(KILLS_PER_HOST) {
-            for number in WORKERS..2 * WORKERS {
-                let at = usize::try_from(number).expect("few workers");
-                workers[at].client = connect(&target, number + u64::from(report.kills))?;
-            }
+            workers.replace_hosts(&target, u64::from(report.kills))?;
         }
-        for worker in &mut workers {
-            report.add(std::mem::take(&mut worker.report));
-        }
+        report.add(workers.take_report());
     }
     report.took = start.elapsed();
     Ok(report)
@@ -136,8 +119,7 @@ pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
 /// Runs load, kills the target in the middle of it, and reads every key.
 fn cycle(
     target: &mut Target,
-    workers: &mut [Worker],
-    partition_count: usize,
+    workers: &mut Workers,
     random: &mut Prng,
     report: &mut PairReport,
 ) -> Result<()> {
@@ -155,50 +137,144 @@ fn cycle(
             }
             target.restart()
         });
-        for worker in &mut *workers {
-            scope.spawn(|| worker.load(&is_over));
-        }
+        workers.load(scope, &is_over);
         killer.join().map_err(|_| anyhow!("the killer panicked"))?
     })?;
     report.kills += 1 + u32::from(starts_for.is_some());
     report.kills_at_start += u32::from(starts_for.is_some());
-    for worker in &mut *workers {
-        worker.client.reconnect()?;
-        worker.ledger.killed();
-    }
-    // Repeated commands were answered after the restart, perhaps before their log write: what is read below must be
-    // durable.
-    let mut refusals = Vec::new();
-    let is_flushed = workers.iter_mut().any(|worker| {
-        (0..FLUSH_TRIES).any(|_| match worker.client.flush() {
-            Flushed::Done => true,
-            refused => {
-                refusals.push(refused);
-                false
-            }
-        })
-    });
-    ensure!(is_flushed, "no host could flush: {refusals:?}");
-    // Changes by one client are visible to the others.
-    let turn = usize::try_from(random.below(workers.len() as u64)).expect("few workers");
-    for at in 0..workers.len() {
-        let through = (at + turn) % workers.len();
-        let mut client = std::mem::replace(&mut workers[through].client, Box::new(Shut));
-        workers[at].verify(client.as_mut());
-        workers[through].client = client;
-        if let Err(finding) = workers[at].ledger.judge_order(partition_count) {
-            workers[at].report.find(finding);
-        }
-    }
+    workers.after_kill()?;
+    workers.verify(random);
     // Each kill takes the group that is written and the one that is collected.
-    let lost_bytes: u64 = workers.iter_mut().map(|worker| worker.ledger.take_lost_bytes()).sum();
-    let group_bytes = workers.iter().map(|worker| worker.sent_bytes_max).fold(GROUP_BYTES_MAX, u64::max);
+    let (lost_bytes, group_bytes) = workers.take_lost_bytes();
     let kill_count = 1 + u64::from(starts_for.is_some());
     if lost_bytes > 2 * group_bytes * kill_count {
         report.find(format!("{kill_count} kills took {lost_bytes} bytes of answered changes"));
     }
     report.lost_bytes_max = report.lost_bytes_max.max(lost_bytes / kill_count);
     Ok(())
+}
+
+/// The workers of a namespace, half of them memcached clients and half NVMe hosts.
+pub(crate) struct Workers {
+    workers: Vec<Worker>,
+    /// Partitions of the namespace.
+    partition_count: usize,
+}
+
+impl Workers {
+    /// Connects them. `settles`: whether an answer means that its change is durable.
+    pub(crate) fn connect(
+        target: &Target,
+        memcached: SocketAddr,
+        partition_count: usize,
+        settles: bool,
+        random: &mut Prng,
+    ) -> Result<Self> {
+        let mut workers = Vec::new();
+        for number in 0..2 * WORKERS {
+            let form = if number < WORKERS { Form::Digits } else { Form::Word };
+            let client: Box<dyn Client> = match form {
+                Form::Digits => Box::new(MemcachedClient::new(memcached)?),
+                Form::Word => connect(target, number)?,
+            };
+            workers.push(Worker {
+                client,
+                ledger: Ledger::new(number << 32, KEY_COUNT, form, settles, VALUE_BYTES_MAX),
+                random: Prng::new(random.draw()),
+                sent_bytes_max: 0,
+                report: PairReport::default(),
+            });
+        }
+        Ok(Self { workers, partition_count })
+    }
+
+    /// Starts a thread for each, which changes and reads its keys until `is_over`.
+    pub(crate) fn load<'scope>(
+        &'scope mut self,
+        scope: &'scope Scope<'scope, '_>,
+        is_over: &'scope AtomicBool,
+    ) {
+        for worker in &mut self.workers {
+            scope.spawn(|| worker.load(is_over));
+        }
+    }
+
+    /// Connects to the restarted target, and flushes: repeated commands were answered after the restart, perhaps before
+    /// their log write, and what is read next must be durable.
+    pub(crate) fn after_kill(&mut self) -> Result<()> {
+        for worker in &mut self.workers {
+            worker.client.reconnect()?;
+            worker.ledger.killed();
+        }
+        let mut refusals = Vec::new();
+        let is_flushed = self.workers.iter_mut().any(|worker| {
+            (0..FLUSH_TRIES).any(|_| match worker.client.flush() {
+                Flushed::Done => true,
+                refused => {
+                    refusals.push(refused);
+                    false
+                }
+            })
+        });
+        ensure!(is_flushed, "no host could flush: {refusals:?}");
+        Ok(())
+    }
+
+    /// Reads every key, through the client of another worker: changes by one client are visible to the others.
+    pub(crate) fn verify(&mut self, random: &mut Prng) {
+        let count = self.workers.len();
+        let turn = usize::try_from(random.below(count as u64)).expect("few workers");
+        for at in 0..count {
+            let through = (at + turn) % count;
+            let mut client = std::mem::replace(&mut self.workers[through].client, Box::new(Shut));
+            self.workers[at].verify(client.as_mut());
+            self.workers[through].client = client;
+            if let Err(finding) = self.workers[at].ledger.judge_order(self.partition_count) {
+                self.workers[at].report.find(finding);
+            }
+        }
+    }
+
+    /// Gives the NVMe workers new hosts, whose names begin at `number`.
+    pub(crate) fn replace_hosts(&mut self, target: &Target, number: u64) -> Result<()> {
+        for (at, worker) in (0..).zip(&mut self.workers).skip(usize::try_from(WORKERS).expect("few workers"))
+        {
+            worker.client = connect(target, at + number)?;
+        }
+        Ok(())
+    }
+
+    /// Gives all workers new clients.
+    pub(crate) fn replace_clients(
+        &mut self,
+        target: &Target,
+        memcached: SocketAddr,
+        number: u64,
+    ) -> Result<()> {
+        for worker in self.workers.iter_mut().take(usize::try_from(WORKERS).expect("few workers")) {
+            worker.client = Box::new(MemcachedClient::new(memcached)?);
+        }
+        self.replace_hosts(target, number)
+    }
+
+    /// Ends all connections.
+    pub(crate) fn disconnect(&mut self) {
+        self.workers.iter_mut().for_each(|worker| worker.client = Box::new(Shut));
+    }
+
+    /// The counts since the last call.
+    pub(crate) fn take_report(&mut self) -> PairReport {
+        let mut sum = PairReport::default();
+        self.workers.iter_mut().for_each(|worker| sum.add(std::mem::take(&mut worker.report)));
+        sum
+    }
+
+    /// Bytes of answered changes that the last kill took, and the most that one group of the log has.
+    fn take_lost_bytes(&mut self) -> (u64, u64) {
+        let lost_bytes = self.workers.iter_mut().map(|worker| worker.ledger.take_lost_bytes()).sum();
+        let sent_bytes_max = self.workers.iter().map(|worker| worker.sent_bytes_max);
+        (lost_bytes, sent_bytes_max.fold(GROUP_BYTES_MAX, u64::max))
+    }
 }
 
 /// Placeholder for a client that is in use.
@@ -304,7 +380,7 @@ impl PairReport {
         }
     }
 
-    fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.acknowledged += other.acknowledged;
         self.changes += other.changes;
         self.flushes += other.flushes;

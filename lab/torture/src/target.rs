@@ -17,14 +17,16 @@ use serde_json::Value;
 /// resources.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-const NQN: &str = "nqn.2026-01.io.nvlane:torture";
+/// The subsystem.
+pub(crate) const NQN: &str = "nqn.2026-01.io.nvlane:torture";
 
 /// Configuration of a target process.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetOptions {
     /// Path of the `nvlane` program.
     pub(crate) program: PathBuf,
-    /// Storage, in the syntax of `--namespace`.
+    /// Storage, in the syntax of `--namespace`; none if a configuration file among the arguments has the subsystem
+    /// [`NQN`].
     pub(crate) namespaces: Vec<String>,
     /// Further options of `nvlane target`.
     pub(crate) arguments: Vec<String>,
@@ -91,6 +93,12 @@ impl Target {
             std::thread::sleep(Duration::from_millis(10));
         }
         None
+    }
+
+    /// Has the target read its configuration file again, some time after this call.
+    pub(crate) fn reload(pid: u32) -> Result<()> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("a process")?;
+        Ok(rustix::process::kill_process(pid, Signal::HUP)?)
     }
 
     /// Restarts the target and kills it after a while, whether it is ready by then or not.
@@ -163,7 +171,10 @@ fn length(log: &Path) -> usize {
 fn spawn(options: &TargetOptions, place: SocketAddr) -> Result<Child> {
     let log = File::options().create(true).append(true).open(&options.log)?;
     let mut command = Command::new(&options.program);
-    command.args(["--log", "info", "target", "--nqn", NQN, "--listen", &place.to_string()]);
+    command.args(["--log", "info", "target", "--listen", &place.to_string()]);
+    if !options.namespaces.is_empty() {
+        command.args(["--nqn", NQN]);
+    }
     for namespace in &options.namespaces {
         command.args(["--namespace", namespace]);
     }

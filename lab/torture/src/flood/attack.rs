@@ -42,7 +42,7 @@ pub(crate) enum Attack {
 
 impl Attack {
     /// The operation of an attack that repeats one.
-    pub(super) fn repeated(self) -> Option<fn(&Peer)> {
+    pub(crate) fn repeated(self) -> Option<fn(&Peer)> {
         match self {
             Self::Connect => Some(|peer| drop(TcpStream::connect(peer.settings.host.address))),
             Self::Admin => Some(|peer| drop(peer.admin(Digests::empty()))),
@@ -83,7 +83,7 @@ impl Tally {
 }
 
 /// A peer of the target, configured before the flood.
-pub(super) fn peer(target: &Target) -> Result<Peer> {
+pub(crate) fn peer(target: &Target) -> Result<Peer> {
     Peer::new(Settings {
         host: RawHost {
             address: target.place(),
@@ -117,7 +117,7 @@ fn wrong_digest(peer: &Peer) {
 
 /// Connections held open for as long as the target allows.
 #[derive(Default)]
-pub(super) struct Held {
+pub(crate) struct Held {
     silent: Vec<TcpStream>,
     /// Bytes that each slow connection still has to send, one per second.
     slow: Vec<Slow>,
@@ -127,7 +127,7 @@ pub(super) struct Held {
 
 impl Held {
     /// A connection that the target refuses is not held: refusals are part of the result.
-    pub(super) fn open(attacks: &[Attack], half_open: usize, of_each: usize, peer: &Peer) -> Self {
+    pub(crate) fn open(attacks: &[Attack], half_open: usize, of_each: usize, peer: &Peer) -> Self {
         let mut held = Self::default();
         let place = peer.settings.host.address;
         if attacks.contains(&Attack::HalfOpen) {
@@ -151,12 +151,12 @@ impl Held {
         held
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.silent.len() + self.slow.len() + self.deaf.len() + self.owing.len()
     }
 
     /// Sends one byte on each slow connection.
-    pub(super) fn drip(&mut self) {
+    pub(crate) fn drip(&mut self) {
         for Slow { line, bytes } in &mut self.slow {
             let Some(byte) = bytes.next() else { continue };
             // The target may have closed it.

@@ -6,15 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
-use host::{Association, Completion, Lane, Namespace, Options};
+use anyhow::{Context, Result, anyhow};
+use host::{Association, Namespace, Options};
 use linux::step_back;
 use load::histogram::Histogram;
-use load::random::Prng;
 use rustix::time::{ClockId, clock_gettime};
 use wire::id::Nsid;
 
-use super::PATIENCE;
+use crate::reader::{Reader, ns};
 use crate::target::Target;
 
 /// Reads that are due together, and their interval.
@@ -29,8 +28,6 @@ pub(super) const DEPTH: usize = 16;
 
 /// Reads overdue by more than this are dropped and counted as missing.
 const LATE_MAX: Duration = Duration::from_millis(100);
-
-const BLOCK_BYTES: usize = 4096;
 
 /// Result of a lane.
 #[derive(Clone, Debug, Default)]
@@ -55,16 +52,6 @@ pub(super) struct Healthy {
     namespace: Namespace,
     paced: Reader,
     closed: Reader,
-}
-
-/// A lane that reads random blocks.
-struct Reader {
-    lane: Lane<Vec<u8>>,
-    random: Prng,
-    free: Vec<Vec<u8>>,
-    ended: Vec<Completion<Vec<u8>>>,
-    /// Epoch of the timestamps that reads carry.
-    epoch: Instant,
 }
 
 /// A measurement on one thread.
@@ -98,7 +85,7 @@ impl Healthy {
             }
             if due.elapsed() < LATE_MAX {
                 reader.submit_all(&self.namespace)?;
-                while reader.free.len() < BURST {
+                while reader.free_count() < BURST {
                     reader.take(|_| window.latencies.record(ns(due.elapsed())))?;
                 }
             }
@@ -121,7 +108,7 @@ impl Healthy {
                 reader.take(|latency| window.latencies.record(ns(latency)))?;
             }
             let health = window.end();
-            while reader.free.len() < DEPTH {
+            while reader.free_count() < DEPTH {
                 reader.take(|_| {})?;
             }
             Ok(health)
@@ -133,35 +120,6 @@ impl Healthy {
     pub(super) fn close(self) {
         drop((self.paced, self.closed));
         self.association.close();
-    }
-}
-
-impl Reader {
-    fn new(lane: Lane<Vec<u8>>, depth: usize) -> Self {
-        let free = (0..depth).map(|_| vec![0; BLOCK_BYTES]).collect();
-        Self { lane, random: Prng::new(1), free, ended: Vec::new(), epoch: Instant::now() }
-    }
-
-    /// Submits a read for every free buffer.
-    fn submit_all(&mut self, namespace: &Namespace) -> Result<()> {
-        let now_ns = ns(self.epoch.elapsed());
-        for buffer in self.free.drain(..) {
-            let read = namespace.read(self.random.below(namespace.block_count()), 1)?;
-            self.lane.submit(read, Some(buffer), now_ns)?;
-        }
-        Ok(())
-    }
-
-    /// Waits for completions and reports the latency of each since its submission.
-    fn take(&mut self, mut each: impl FnMut(Duration)) -> Result<()> {
-        ensure!(self.lane.wait(&mut self.ended, PATIENCE) > 0, "no completion within {PATIENCE:?}");
-        let now = self.epoch.elapsed();
-        for end in self.ended.drain(..) {
-            end.result.context("a read")?;
-            each(now.saturating_sub(Duration::from_nanos(end.user)));
-            self.free.push(end.buffer.unwrap_or_default());
-        }
-        Ok(())
     }
 }
 
@@ -185,8 +143,4 @@ impl Window {
 /// CPU time of the calling thread.
 fn ran() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
-}
-
-fn ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
