@@ -11,6 +11,7 @@ mod key_value;
 mod namespace;
 mod near;
 mod open_error;
+mod rate;
 mod size;
 mod space;
 mod spec;
@@ -37,6 +38,7 @@ pub use namespace::{
 };
 pub use near::nearest;
 pub use open_error::OpenError;
+pub use rate::Rate;
 pub use size::Size;
 pub use spec::{Source, Spec, SpecError};
 pub use store::Store;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Gate, Kind, Setting, range_of};
 use crate::namespace::{Backend, Request, StoreIo, Ticket};
+use crate::rate::Rate;
 use crate::tickets::Tickets;
 
 /// Settings of the limit filter.
@@ -23,16 +24,6 @@ pub struct Limit {
 impl Limit {
     /// Default burst, us.
     pub const BURST_US_DEFAULT: u64 = 10_000;
-}
-
-/// Start times in fractions of a ns, so that rounding does not reduce the rate.
-const FRACTION_BITS: u32 = 20;
-
-/// One limited quantity.
-struct Rate {
-    per_s: u64,
-    /// The next start time at even spacing.
-    next: u128,
 }
 
 struct Bucket {
@@ -53,16 +44,6 @@ pub(super) struct Queue {
     last_ns: u64,
 }
 
-impl Rate {
-    /// Reserves a start time for `amount`, ns.
-    fn take(&mut self, now_ns: u64, burst_ns: u64, amount: u64) -> u64 {
-        let even = self.next.max(u128::from(now_ns) << FRACTION_BITS);
-        let amount_s = u128::from(amount) << FRACTION_BITS;
-        self.next = even + amount_s * 1_000_000_000 / u128::from(self.per_s);
-        u64::try_from(even.div_ceil(1 << FRACTION_BITS)).unwrap_or(u64::MAX).saturating_sub(burst_ns)
-    }
-}
-
 impl Bucket {
     /// The start time of a request, ns.
     fn take(&mut self, now_ns: u64, byte_count: u64) -> u64 {
@@ -75,10 +56,9 @@ impl Bucket {
 
 impl Shared {
     pub(super) fn new(limit: &Limit) -> Self {
-        let rate = |per_s: Option<u64>| per_s.map(|per_s| Rate { per_s: per_s.max(1), next: 0 });
         let bucket = Bucket {
-            operations: rate(limit.operations_per_s),
-            bytes: rate(limit.bytes_per_s),
+            operations: limit.operations_per_s.map(Rate::new),
+            bytes: limit.bytes_per_s.map(Rate::new),
             burst_ns: limit.burst_us.saturating_mul(1000),
         };
         Self { bucket: Arc::new(Mutex::new(bucket)) }
