@@ -17,6 +17,7 @@ use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
 use subsystem::listener_gate::ListenerGate;
 use subsystem::message::{NewNamespace, Step};
+use subsystem::rate_limit::RateLimits;
 use subsystem::subsystem::{Access, Subsystem};
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Nsid, Qid};
@@ -84,7 +85,7 @@ pub(crate) fn target() -> MemoryReactor {
     for (nsid, store) in stores {
         let id = [u8::try_from(nsid.get()).expect("small"); 16];
         let (storage, uuid, rights) = ("memory".into(), Uuid::from_bytes(id), HostRights::ALL);
-        let namespace = NewNamespace { store, storage, uuid, nguid: id, rights };
+        let namespace = NewNamespace { store, storage, uuid, nguid: id, rights, limits: RateLimits::default() };
         steps.push(Step::AddNamespace { subsystem: nqn.clone(), nsid, namespace });
     }
     let (timeouts, c2h_data_bytes) = (TimeoutConfig::default(), settings.limits.transfer_bytes_max);

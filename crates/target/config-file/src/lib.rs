@@ -177,6 +177,14 @@ pub struct RawHost {
     pub dhchap_secret: Option<Spanned<String>>,
     pub dhchap_ctrl_secret: Option<Spanned<String>>,
     pub tls_key: Option<Spanned<String>>,
+    pub iops: Option<Spanned<u64>>,
+    pub read_iops: Option<Spanned<u64>>,
+    pub write_iops: Option<Spanned<u64>>,
+    pub bytes_per_s: Option<Spanned<RawSize>>,
+    pub read_bytes_per_s: Option<Spanned<RawSize>>,
+    pub write_bytes_per_s: Option<Spanned<RawSize>>,
+    pub burst_ms: Option<Spanned<u32>>,
+    pub min_iops: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -189,6 +197,14 @@ pub struct RawNamespace {
     pub hosts: Option<Spanned<RawHosts>>,
     pub write_hosts: Option<Spanned<RawHosts>>,
     pub key_prefixes: Option<Spanned<BTreeMap<String, Vec<String>>>>,
+    pub iops: Option<Spanned<u64>>,
+    pub read_iops: Option<Spanned<u64>>,
+    pub write_iops: Option<Spanned<u64>>,
+    pub bytes_per_s: Option<Spanned<RawSize>>,
+    pub read_bytes_per_s: Option<Spanned<RawSize>>,
+    pub write_bytes_per_s: Option<Spanned<RawSize>>,
+    pub burst_ms: Option<Spanned<u32>>,
+    pub min_iops: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]

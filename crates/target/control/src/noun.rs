@@ -83,6 +83,23 @@ const ALLOW: Key = key(
     "Addresses and prefixes that connections may come from, with commas between them",
 );
 
+const RATES: [Key; 8] = [
+    number("iops", "Limit of operations per second"),
+    number("read_iops", "Limit of reads per second"),
+    number("write_iops", "Limit of writes per second"),
+    text("bytes_per_s", "SIZE", "Limit of bytes read and written per second, such as 100M"),
+    text("read_bytes_per_s", "SIZE", "Limit of bytes read per second"),
+    text("write_bytes_per_s", "SIZE", "Limit of bytes written per second"),
+    number("burst_ms", "Time whose allowance may be used at once after a pause, ms; 10 by default"),
+    number("min_iops", "Operations per second that are served before those of others"),
+];
+
+/// Keys of a host.
+const OF_HOST: [Key; 11] = [
+    SECRETS[0], SECRETS[1], SECRETS[2], RATES[0], RATES[1], RATES[2], RATES[3], RATES[4], RATES[5], RATES[6],
+    RATES[7],
+];
+
 /// All nouns.
 pub const NOUNS: &[Noun] = &[
     Noun {
@@ -142,23 +159,31 @@ pub const NOUNS: &[Noun] = &[
                 "JSON",
                 "Keys that each host may use, such as {\"nqn.…:shop\": [\"shop/\"]}",
             ),
+            RATES[0],
+            RATES[1],
+            RATES[2],
+            RATES[3],
+            RATES[4],
+            RATES[5],
+            RATES[6],
+            RATES[7],
         ],
     },
     Noun {
         name: "host",
-        about: "Hosts that may connect to a subsystem, and their secrets",
+        about: "Hosts that may connect to a subsystem, their secrets and rate limits",
         place: &["hosts"],
         id: Some("nqn"),
         in_subsystem: true,
-        keys: &SECRETS,
+        keys: &OF_HOST,
     },
     Noun {
         name: "key",
-        about: "Secrets and TLS keys of single hosts: where they are, never what they are",
+        about: "Secrets and TLS keys of single hosts: where they are, never what they are; and rate limits",
         place: &["host"],
         id: Some("nqn"),
         in_subsystem: true,
-        keys: &SECRETS,
+        keys: &OF_HOST,
     },
     Noun {
         name: "listener",

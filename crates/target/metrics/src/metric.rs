@@ -95,6 +95,8 @@ metrics! {
 
     HOST_COMMANDS Counter "nvlane_host_commands" ["host" "op"] "Commands of a host."
     HOST_DATA Counter "nvlane_host_data_bytes" ["host" "op"] "Data of completed reads and writes of a host."
+    HOST_THROTTLED Counter "nvlane_host_throttled_commands" ["host"] "Commands of a host that waited for a rate limit, its own or that of a namespace."
+    HOST_THROTTLE_WAIT Counter "nvlane_host_throttle_wait_seconds" ["host"] "Time that these waited."
     HOST_CONTROLLERS Gauge "nvlane_host_controllers" ["host"] "Controllers (associations) of a host."
     HOST_LANES Gauge "nvlane_host_lanes" ["host"] "Lanes (admin and I/O queues) of a host."
 
@@ -102,6 +104,8 @@ metrics! {
     NAMESPACE_COMMANDS Counter "nvlane_namespace_commands" ["subsystem" "nsid" "op"] "Commands of NVMe hosts completed in the storage of a namespace, through any subsystem; Retrieve counts as read and Store as write."
     NAMESPACE_DATA Counter "nvlane_namespace_data_bytes" ["subsystem" "nsid" "op"] "Data of these."
     NAMESPACE_MEDIA_ERRORS Counter "nvlane_namespace_media_errors" ["subsystem" "nsid"] "Commands that failed with a media error."
+    NAMESPACE_THROTTLED Counter "nvlane_namespace_throttled_commands" ["subsystem" "nsid"] "Commands on a namespace that waited for a rate limit, its own or that of their host."
+    NAMESPACE_THROTTLE_WAIT Counter "nvlane_namespace_throttle_wait_seconds" ["subsystem" "nsid"] "Time that these waited."
     NAMESPACE_SIZE Gauge "nvlane_namespace_size_bytes" ["subsystem" "nsid"] "Size of a namespace."
     NAMESPACE_FREE Gauge "nvlane_namespace_free_bytes" ["subsystem" "nsid"] "Free space of the file system of a namespace, if known."
     NAMESPACE_SPARE Gauge "nvlane_namespace_spare_ratio" ["subsystem" "nsid"] "Space left for the blocks of a namespace that have none yet, as in the SMART log: 0 to 1."

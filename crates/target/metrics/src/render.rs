@@ -280,6 +280,8 @@ impl Sums for NamespaceSums {
         traffic.write_count += more.write_count;
         traffic.written_bytes += more.written_bytes;
         traffic.media_error_count += more.media_error_count;
+        traffic.throttled_count += more.throttled_count;
+        traffic.throttled_ns += more.throttled_ns;
         traffic.phases.merge(&more.phases);
         self.closing_count += other.closing_count;
         if let Some(more) = &other.pairs {
@@ -413,6 +415,8 @@ impl Page {
         }
         self.count(metric::HOST_DATA, &[host, "read"], totals.read_bytes);
         self.count(metric::HOST_DATA, &[host, "write"], totals.written_bytes);
+        self.count(metric::HOST_THROTTLED, &[host], totals.throttled_count);
+        self.count_seconds(metric::HOST_THROTTLE_WAIT, &[host], totals.throttled_ns);
         self.set(metric::HOST_CONTROLLERS, &[host], float(sums.controller_count));
         self.set(metric::HOST_LANES, &[host], float(sums.lane_count));
     }
@@ -425,6 +429,8 @@ impl Page {
         self.count(metric::NAMESPACE_DATA, &[subsystem, nsid, "read"], traffic.read_bytes);
         self.count(metric::NAMESPACE_DATA, &[subsystem, nsid, "write"], traffic.written_bytes);
         self.count(metric::NAMESPACE_MEDIA_ERRORS, labels, traffic.media_error_count);
+        self.count(metric::NAMESPACE_THROTTLED, labels, traffic.throttled_count);
+        self.count_seconds(metric::NAMESPACE_THROTTLE_WAIT, labels, traffic.throttled_ns);
         self.count(metric::NAMESPACE_CLOSINGS, labels, sums.closing_count);
         let NamespaceNow { bytes, full_count, write_protected_count, closed_count } = sums.now;
         self.set(metric::NAMESPACE_SIZE, labels, float(bytes));
@@ -690,10 +696,10 @@ mod tests {
         };
         let none = samples(0, false);
         assert_eq!(none, 53);
-        assert_eq!(samples(1, false) - none, 113);
+        assert_eq!(samples(1, false) - none, 115);
         assert_eq!(samples(1, true) - samples(1, false), 18);
         // The sum of the others has no UUID, no free and no spare space.
-        assert_eq!(samples(1000, false) - none, NAMESPACE_COUNT_MAX * 113 + 110);
+        assert_eq!(samples(1000, false) - none, NAMESPACE_COUNT_MAX * 115 + 112);
     }
 
     #[test]
@@ -750,6 +756,7 @@ mod tests {
             serial: String::new(),
             model: String::new(),
             hosts: None,
+            host_rate_limits: BTreeMap::new(),
             namespaces: Vec::new(),
             controllers: Vec::new(),
         }
@@ -770,6 +777,7 @@ mod tests {
             hosts: None,
             write_hosts: None,
             key_prefixes: None,
+            rate_limits: None,
             shown: true,
             closed: None,
             closed_kind: None,

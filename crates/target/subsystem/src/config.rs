@@ -17,6 +17,7 @@ mod secrets;
 mod warnings;
 mod write;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ use reactor::{BusyPoll, EngineKind, SpinPolicy};
 use store::Spec;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
 use wire::id::{Cntlid, Nsid};
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
 use crate::names::allow_list::AllowList;
@@ -37,6 +38,7 @@ use crate::names::limits::Limits;
 use crate::names::placement_policy::PlacementPolicy;
 use crate::objects::access::HostRights;
 use crate::objects::discovery::{Advertised, Referral};
+use crate::objects::rate_limit::RateLimits;
 use crate::objects::subsystem::Access;
 
 pub use check::{ConfigPlace, Problem};
@@ -276,6 +278,8 @@ pub struct SubsystemConfig {
     pub authentication: AuthenticationConfig,
     /// Keys of TLS.
     pub tls_keys: TlsKeySources,
+    /// Rate limits of hosts.
+    pub host_limits: BTreeMap<HostName, RateLimits>,
     /// Whether memcached clients may use it although `access` lists hosts: they have no identity to compare.
     pub opens_to_memcached: bool,
     /// Range of controller ids.
@@ -297,6 +301,7 @@ impl SubsystemConfig {
             access: Access::Any,
             authentication: AuthenticationConfig::default(),
             tls_keys: TlsKeySources::default(),
+            host_limits: BTreeMap::new(),
             opens_to_memcached: false,
             cntlids: 1..=Cntlid::MAX.get(),
             doorbell: None,
@@ -318,12 +323,21 @@ pub struct NamespaceConfig {
     pub nguid: Option<[u8; 16]>,
     /// Which hosts of the subsystem see it, and which may write to it.
     pub rights: HostRights,
+    /// Its rate limits.
+    pub limits: RateLimits,
 }
 
 impl NamespaceConfig {
     /// A namespace with defaults for everything but its storage.
     #[must_use]
     pub fn new(storage: Spec) -> Self {
-        Self { nsid: None, storage, uuid: None, nguid: None, rights: HostRights::ALL }
+        Self {
+            nsid: None,
+            storage,
+            uuid: None,
+            nguid: None,
+            rights: HostRights::ALL,
+            limits: RateLimits::default(),
+        }
     }
 }

@@ -23,3 +23,5 @@ pub(crate) mod reserve;
 pub(crate) mod running;
 pub(crate) mod stopwatch;
 pub(crate) mod store_access;
+pub(crate) mod throttle;
+pub(crate) mod throttled;

@@ -30,6 +30,6 @@ pub use names::{
 };
 pub use objects::{
     access, association, authentication, controller, discovery, flush_epochs, key_rights, namespace_table,
-    namespace_traffic, step_error, subsystem,
+    namespace_traffic, rate_limit, step_error, subsystem,
 };
 pub use serving::{MEMCACHED, Serving};

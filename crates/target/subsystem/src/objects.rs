@@ -10,5 +10,6 @@ pub mod flush_epochs;
 pub mod key_rights;
 pub mod namespace_table;
 pub mod namespace_traffic;
+pub mod rate_limit;
 pub mod step_error;
 pub mod subsystem;

@@ -39,6 +39,7 @@ use crate::names::identity;
 use crate::names::listener_gate::ListenerGate;
 use crate::names::memcached_trust::MemcachedTrust;
 use crate::objects::discovery::ListenerEntry;
+use crate::objects::rate_limit::Meter;
 use crate::objects::subsystem::Subsystem;
 use diff::counted;
 pub use diff::{Change, Outline, diff};
@@ -500,6 +501,10 @@ impl Operator {
             Change::SetRights(nqn, nsid, rights) => {
                 none(Step::SetRights { subsystem: nqn.clone(), nsid: *nsid, rights: rights.clone() })
             }
+            Change::SetNamespaceLimits(nqn, nsid, limits) => {
+                none(Step::SetNamespaceLimits { subsystem: nqn.clone(), nsid: *nsid, limits: *limits })
+            }
+            Change::SetHostLimits(nqn, limits) => none(Step::SetHostLimits(nqn.clone(), limits.clone())),
             Change::AddNamespace(nqn, nsid, namespace) => {
                 let store = self.open(&namespace.spec)?;
                 let block_bytes = store.blocks().map(|blocks| blocks.geometry().block_bytes);
@@ -683,6 +688,17 @@ impl Operator {
                     known.into_iter().for_each(|known| known.rights = rights.clone());
                 });
             }
+            (Change::SetNamespaceLimits(nqn, nsid, limits), _) => {
+                self.with_subsystem(&nqn, |subsystem| {
+                    let known = subsystem.namespaces.get_mut(&nsid);
+                    known.into_iter().for_each(|known| known.limits = limits);
+                });
+            }
+            (Change::SetHostLimits(nqn, limits), _) => {
+                let meters =
+                    limits.into_iter().filter_map(|(host, limits)| Some((host, Meter::new(limits)?)));
+                self.with_subsystem(&nqn, |subsystem| subsystem.host_meters = meters.collect());
+            }
             (Change::RemoveNamespace(nqn, nsid, _), _) => {
                 self.with_subsystem(&nqn, |subsystem| drop(subsystem.namespaces.remove(&nsid)));
                 self.stores.remove(&(nqn, nsid));
@@ -824,6 +840,7 @@ fn new_subsystem(resolved: &ResolvedSubsystem) -> Subsystem {
         authentication: Arc::clone(&resolved.authentication),
         cntlids: resolved.cntlids.clone(),
         doorbell: resolved.doorbell,
+        host_meters: resolved.host_meters.clone(),
         ..Subsystem::new(resolved.nqn.clone(), resolved.access.clone())
     }
 }
@@ -835,5 +852,6 @@ fn new_namespace(resolved: &ResolvedNamespace, store: Store) -> NewNamespace {
         uuid: resolved.uuid,
         nguid: resolved.nguid,
         rights: resolved.rights.clone(),
+        limits: resolved.limits,
     }
 }

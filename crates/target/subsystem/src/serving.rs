@@ -44,7 +44,8 @@ pub use memcached_connections::MEMCACHED;
 use memcached_connections::MemcachedConnections;
 pub(crate) use settings::ServingSettings;
 use timers::{
-    CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, RESIZE_TIMER, SWEEP_TIMER, WINDOW_TIMER,
+    CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, RESIZE_TIMER, SWEEP_TIMER, THROTTLE_TIMER,
+    WINDOW_TIMER,
 };
 
 /// Maximum size of one receive: whole caravans in few calls, into memory that stays in the cache.
@@ -510,6 +511,8 @@ impl Application for Serving {
             self.lanes.relieve_pressure(io, &mut self.commands);
         } else if token == WINDOW_TIMER {
             // The end of the turn continues what waits.
+        } else if token == THROTTLE_TIMER {
+            self.commands.throttle.on_timer();
         } else if token == RESIZE_TIMER {
             self.is_resize_waiting = false;
         } else {

@@ -8,6 +8,7 @@ use nvlane_subsystem::config::{
 };
 use nvlane_subsystem::identity::TargetIdentity;
 use nvlane_subsystem::machine::Machine;
+use nvlane_subsystem::rate_limit::RateLimits;
 use nvlane_subsystem::subsystem::Access;
 use proptest::prelude::*;
 use proto::receive::Receive;
@@ -569,7 +570,7 @@ fn references_to_secrets_are_read_and_mistakes_named() {
             "[[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"env:A\"\n[[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"env:B\"",
             "there twice",
         ),
-        ("[[subsystem.host]]\nnqn = \"a\"", "add dhchap_secret or tls_key"),
+        ("[[subsystem.host]]\nnqn = \"a\"", "add dhchap_secret, tls_key or a rate limit"),
         ("tls_key = \"NVMeTLSkey-1:01:AAAA:\"", "put it into a file"),
         (
             "[[subsystem.host]]\nnqn = \"a\"\ntls_key = \"env:A\"\n[[subsystem.host]]\nnqn = \"a\"\ntls_key = \"env:B\"",
@@ -705,7 +706,7 @@ fn rights_of_hosts_that_other_lists_keep_out_are_mistakes() {
     nvlane.toml:9:15: e is in write_hosts of namespace 2, but not in hosts of the namespace: add it there, or remove it here
     nvlane.toml:8:9: "a" is neither "any" nor a list: write "any" for all hosts, or a list of host NQNs
     nvlane.toml:8:15: host "": name is empty
-    nvlane.toml:8:1: unknown key `readers`, expected one of `nsid`, `storage`, `uuid`, `nguid`, `hosts`, `write_hosts`, `key_prefixes`
+    nvlane.toml:8:1: unknown key `readers`, expected one of `nsid`, `storage`, `uuid`, `nguid`, `hosts`, `write_hosts`, `key_prefixes`, `iops`, `read_iops`, `write_iops`, `bytes_per_s`, `read_bytes_per_s`, `write_bytes_per_s`, `burst_ms`, `min_iops`; did you mean `read_iops`?
     nvlane.toml:9:15: a namespace of nqn.2026-01.io.nvlane:x is for certain hosts only, but the memcached listener on 127.0.0.1:11211 opens keys to anyone who reaches it: write memcached = "any" in the subsystem if that is meant, or serve one of them from a target of its own
     "#);
     // A subsystem for any host has no list that they could miss.
@@ -726,10 +727,11 @@ fn a_configuration_is_written_as_it_is_read() {
         cntlids = [2, 9]\ndoorbell = \"immediate\"\ndhchap_secret = \"env:S\"\ndhchap_hash = [\"sha384\"]\n\
         dhchap_dhgroup = [\"ffdhe2048\", \"null\"]\nrefused_reauthentication = \"keep\"\n\
         [[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"file:/s\"\ndhchap_ctrl_secret = \"keyring:c\"\n\
-        [[subsystem.host]]\nnqn = \"b\"\ntls_key = \"file:/k\"\n\
+        [[subsystem.host]]\nnqn = \"b\"\ntls_key = \"file:/k\"\nread_iops = 5\nmin_iops = 3\n\
         [[subsystem.namespace]]\nstorage = \"file:/f?size=1G&lba=512&readonly\"\nuuid = \"01234567-89ab-cdef-0123-456789abcdef\"\n\
         hosts = [\"a\"]\nwrite_hosts = []\n\
-        [[subsystem.namespace]]\nnsid = 7\nstorage = \"kv:ram:1G?evict=none\"\nkey_prefixes = { a = [\"x/\", \"\"] }\n";
+        [[subsystem.namespace]]\nnsid = 7\nstorage = \"kv:ram:1G?evict=none\"\nkey_prefixes = { a = [\"x/\", \"\"] }\n\
+        iops = 9\nbytes_per_s = 1000000\nwrite_bytes_per_s = \"1M\"\nburst_ms = 7\n";
     for text in [EXAMPLE.to_owned(), uncommented(EXAMPLE), rich.to_owned()] {
         let read = config(&text);
         let written = read.to_toml().to_string();
@@ -744,6 +746,49 @@ fn a_configuration_is_written_as_it_is_read() {
     }
     assert_eq!(written["subsystem"][0]["namespace"][0].get("nsid"), None, "its number was not given");
     assert_eq!(config(rich).namespace_numbers(), [[1, 7].map(Nsid::new)]);
+}
+
+#[test]
+fn rate_limits_are_read() {
+    let keys = "iops = 20000\nread_bytes_per_s = \"100M\"\nburst_ms = 5\nmin_iops = 7";
+    let text = format!("{}[[subsystem.host]]\nnqn = \"a\"\nwrite_iops = 8\n", rights_text("\"any\"", keys));
+    let subsystem = config(&text).subsystems.remove(0);
+    let limits = RateLimits {
+        iops: Some(20_000),
+        read_bytes_per_s: Some(100 << 20),
+        burst_ms: Some(5),
+        min_iops: Some(7),
+        ..RateLimits::default()
+    };
+    assert_eq!(subsystem.namespaces[1].limits, limits);
+    assert!(subsystem.namespaces[0].limits.is_none());
+    assert_eq!(limits.to_string(), "iops 20000, read_bytes_per_s 100M, burst_ms 5, min_iops 7");
+    let of_host = RateLimits { write_iops: Some(8), ..RateLimits::default() };
+    assert_eq!(subsystem.host_limits, [("a".parse().unwrap(), of_host)].into());
+    let mistakes = [
+        rights_text("\"any\"", "iops = 0"),
+        rights_text("\"any\"", "bytes_per_s = \"1K\""),
+        rights_text("\"any\"", "bytes_per_s = \"1X\""),
+        rights_text("\"any\"", "iops = 5\nmin_iops = 6"),
+        rights_text("\"any\"", "iops = 5\nburst_ms = 0"),
+        rights_text("\"any\"", "min_iops = 5\nburst_ms = 7"),
+        rights_text(
+            "\"any\"",
+            "[[subsystem.host]]\nnqn = \"a\"\niops = 1\n[[subsystem.host]]\nnqn = \"a\"\niops = 2",
+        ),
+        rights_text("\"any\"", "[[subsystem.host]]\nnqn = \"a\""),
+    ];
+    let shown: Vec<String> = mistakes.iter().map(|text| errors(text)).collect();
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    nvlane.toml:8:8: iops is 0: take 1 or more, or leave it out for no limit
+    nvlane.toml:8:15: bytes_per_s is 1K: take 64K or more, or leave it out for no limit
+    nvlane.toml:8:15: no size ends in 'X': use K, M, G or T, as in 64M
+    nvlane.toml:9:12: min_iops is 6, and iops only 5: take no more than that
+    nvlane.toml:9:12: burst_ms is 0: take 1 to 10000
+    nvlane.toml:9:12: burst_ms is that of a limit: add one, such as iops, or leave it out
+    nvlane.toml:12:7: this host is there twice: remove one
+    nvlane.toml:9:7: nothing is said of this host: add dhchap_secret, tls_key or a rate limit
+    "#);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use reactor::File;
 use store::{FileStore, Geometry, Store};
 use subsystem::access::HostRights;
 use subsystem::message::NewNamespace;
+use subsystem::rate_limit::RateLimits;
 use wire::uuid::Uuid;
 
 use super::command::Command;
@@ -70,6 +71,7 @@ pub(super) fn named(store: Store, name: u8) -> NewNamespace {
         uuid: Uuid::from_bytes(nguid),
         nguid,
         rights: HostRights::ALL,
+        limits: RateLimits::default(),
     }
 }
 

@@ -11,6 +11,7 @@ use kv::log::Sync;
 use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, OpenError, Store};
 use subsystem::access::HostRights;
 use subsystem::message::{NewNamespace, Step};
+use subsystem::rate_limit::RateLimits;
 use wire::id::Nsid;
 use wire::kv::Key;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
@@ -166,6 +167,7 @@ impl Pairs {
             uuid: Uuid::from_bytes([5; 16]),
             nguid: [5; 16],
             rights: HostRights::ALL,
+            limits: RateLimits::default(),
         };
         Step::AddNamespace { subsystem: SUBSYSTEM.parse().expect("a name"), nsid: NSID, namespace }
     }

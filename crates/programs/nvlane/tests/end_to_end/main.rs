@@ -27,6 +27,7 @@ mod matrix;
 mod memcached_partitions;
 mod memcached_trust;
 mod placement;
+mod rate_limits;
 #[allow(dead_code)] // Each test program uses a part of it.
 mod raw;
 mod refusals;

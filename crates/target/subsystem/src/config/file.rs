@@ -2,6 +2,7 @@
 
 mod memcached;
 mod mistakes;
+mod rate_limits;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,6 +30,7 @@ use wire::text::quoted;
 use wire::uuid::Uuid;
 
 use self::mistakes::explained;
+use self::rate_limits::rates;
 use super::{
     AuditConfig, AuthenticationConfig, ConfigPlace, ControlConfig, DiscoveryConfig, ListenerConfig,
     METRICS_PORT, MetricsConfig, NamespaceConfig, Problem, ReactorConfig, SecretSources, SubsystemConfig,
@@ -40,6 +42,7 @@ use crate::objects::access::HostRights;
 use crate::objects::authentication::HASHES;
 use crate::objects::discovery::{Advertised, Referral};
 use crate::objects::key_rights::{KeyRights, KeyScope};
+use crate::objects::rate_limit::RateLimits;
 use crate::objects::subsystem::Access;
 
 /// Limit of a configuration file, bytes: some hundred thousand hosts.
@@ -581,10 +584,15 @@ impl Reader<'_> {
             others: raw.tls_key.and_then(|tls_key| self.parsed(&tls_key, "")),
             ..TlsKeySources::default()
         };
+        let mut host_limits = BTreeMap::new();
         for host in raw.host {
-            let RawHost { nqn, dhchap_secret, dhchap_ctrl_secret, tls_key } = host.into_inner();
-            if dhchap_secret.is_none() && dhchap_ctrl_secret.is_none() && tls_key.is_none() {
-                self.wrong(nqn.span(), "nothing is said of this host: add dhchap_secret or tls_key");
+            let raw = host.into_inner();
+            let limits = self.rate_limits(rates!(raw), |_| None);
+            let RawHost { nqn, dhchap_secret, dhchap_ctrl_secret, tls_key, .. } = raw;
+            let has_limits = limits != RateLimits::default();
+            if dhchap_secret.is_none() && dhchap_ctrl_secret.is_none() && tls_key.is_none() && !has_limits {
+                let message = "nothing is said of this host: add dhchap_secret, tls_key or a rate limit";
+                self.wrong(nqn.span(), message);
             }
             let name = self.parsed::<HostName>(&nqn, "");
             let secrets = self.secrets(dhchap_secret, dhchap_ctrl_secret);
@@ -592,7 +600,8 @@ impl Reader<'_> {
             let Some(name) = name else { continue };
             let is_known = [
                 secrets.is_some_and(|secrets| authentication.hosts.insert(name.clone(), secrets).is_some()),
-                tls_key.is_some_and(|tls_key| tls_keys.hosts.insert(name, tls_key).is_some()),
+                tls_key.is_some_and(|tls_key| tls_keys.hosts.insert(name.clone(), tls_key).is_some()),
+                has_limits && host_limits.insert(name, limits).is_some(),
             ];
             if is_known.contains(&true) {
                 self.wrong(nqn.span(), "this host is there twice: remove one");
@@ -609,6 +618,7 @@ impl Reader<'_> {
             subsystem.access = access.unwrap_or(Access::Any);
             subsystem.authentication = authentication;
             subsystem.tls_keys = tls_keys;
+            subsystem.host_limits = host_limits;
             subsystem.opens_to_memcached = opens_to_memcached;
             subsystem.namespaces = namespaces;
             if let Some((first, last)) = self.kept(ConfigPlace::Subsystem(at, "cntlids"), raw.cntlids) {
@@ -742,12 +752,14 @@ impl Reader<'_> {
             self.spans.insert(place("key_prefixes"), prefixes.span());
             self.key_rights(&prefixes)
         });
+        let limits = self.rate_limits(rates!(raw), |key| Some(place(key)));
         if let Some(namespace) = &mut namespace {
             namespace.rights = HostRights {
                 visible_to: visible_to.unwrap_or(Access::Any),
                 writable_by: writable_by.unwrap_or(Access::Any),
                 keys: keys.unwrap_or(KeyRights::All),
             };
+            namespace.limits = limits;
             namespace.nsid = nsid;
             namespace.uuid = uuid;
             namespace.nguid = nguid.map(Uuid::to_bytes);

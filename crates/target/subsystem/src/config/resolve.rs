@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use store::Spec;
 use wire::id::Nsid;
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
 use super::{NamespaceConfig, SubsystemConfig, TargetConfig};
 use crate::names::identity::TargetIdentity;
 use crate::objects::access::HostRights;
+use crate::objects::rate_limit::{Meter, RateLimits};
 use crate::objects::subsystem::{Access, Subsystem};
 
 /// A subsystem with all defaults filled in.
@@ -27,6 +28,8 @@ pub struct ResolvedNamespace {
     pub nguid: [u8; 16],
     /// Which hosts see it, and which may write to it.
     pub rights: HostRights,
+    /// Its rate limits.
+    pub limits: RateLimits,
     /// Whether its number was given rather than assigned in order.
     pub is_numbered: bool,
     /// Its UUID was chosen.
@@ -79,6 +82,7 @@ impl SubsystemConfig {
             earlier: None,
             cntlids: self.cntlids.clone(),
             doorbell: self.doorbell,
+            host_meters: meters(&self.host_limits),
             namespaces: self.resolved_in_order(identity).into_iter().collect(),
         }
     }
@@ -102,6 +106,7 @@ impl SubsystemConfig {
                 uuid,
                 nguid: namespace.nguid.unwrap_or_else(|| uuid.to_bytes()),
                 rights: namespace.rights.clone(),
+                limits: namespace.limits,
                 is_numbered: namespace.nsid.is_some(),
                 is_uuid_given: given.is_some(),
                 is_nguid_given: namespace.nguid.is_some(),
@@ -110,6 +115,11 @@ impl SubsystemConfig {
         };
         self.numbers().into_iter().zip(&self.namespaces).map(resolved).collect()
     }
+}
+
+/// The limits that limit anything.
+fn meters(limits: &BTreeMap<HostName, RateLimits>) -> BTreeMap<HostName, Arc<Meter>> {
+    limits.iter().filter_map(|(host, limits)| Some((host.clone(), Meter::new(*limits)?))).collect()
 }
 
 impl NamespaceConfig {

@@ -16,6 +16,7 @@ use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
 use crate::objects::authentication::RefusedAgain;
 use crate::objects::discovery::Referral;
+use crate::objects::rate_limit::RateLimits;
 use crate::objects::subsystem::Access;
 
 /// A table whose keys are left out if they have their defaults.
@@ -274,7 +275,12 @@ fn subsystem(subsystem: &SubsystemConfig) -> Writer {
         table.set("refused_reauthentication", "keep");
     }
     table.text("tls_key", subsystem.tls_keys.others.as_ref());
-    let mut names: Vec<_> = authentication.hosts.keys().chain(subsystem.tls_keys.hosts.keys()).collect();
+    let mut names: Vec<_> = authentication
+        .hosts
+        .keys()
+        .chain(subsystem.tls_keys.hosts.keys())
+        .chain(subsystem.host_limits.keys())
+        .collect();
     names.sort_unstable();
     names.dedup();
     let of_host = |name| {
@@ -282,11 +288,22 @@ fn subsystem(subsystem: &SubsystemConfig) -> Writer {
         host.text("nqn", Some(name));
         secrets(&mut host, authentication.hosts.get(name));
         host.text("tls_key", subsystem.tls_keys.hosts.get(name));
+        rate_limits(&mut host, &subsystem.host_limits.get(name).copied().unwrap_or_default());
         host
     };
     table.tables("host", names.into_iter().map(of_host));
     table.tables("namespace", subsystem.namespaces.iter().map(namespace));
     table
+}
+
+fn rate_limits(table: &mut Writer, limits: &RateLimits) {
+    for (key, value) in limits.keys() {
+        match value {
+            Some(value) if RateLimits::is_size(key) => table.text(key, Some(Size(value))),
+            Some(value) => table.set(key, i64::try_from(value).unwrap_or(i64::MAX)),
+            None => {}
+        }
+    }
 }
 
 fn namespace(namespace: &NamespaceConfig) -> Writer {
@@ -309,5 +326,6 @@ fn namespace(namespace: &NamespaceConfig) -> Writer {
         let prefixes: Table = prefixes.into_iter().map(|(host, of_host)| (host, texts(of_host))).collect();
         table.set("key_prefixes", prefixes);
     }
+    rate_limits(&mut table, &namespace.limits);
     table
 }

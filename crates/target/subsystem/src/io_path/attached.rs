@@ -20,11 +20,13 @@ use wire::status::Status;
 use crate::io_path::exclusion::Exclusions;
 use crate::io_path::log_waiters::{LogWaiters, LoggedKeys, Refusal};
 use crate::io_path::own_partition::{KeysIn, OwnKeys, OwnPartition, SessionKeys};
+use crate::io_path::throttle::{MeterIndex, Share, Stages};
 use crate::messages::state::KeyValueCounters;
 use crate::objects::access::Right;
 use crate::objects::key_rights::{KeyRights, KeyScope};
 use crate::objects::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::objects::namespace_traffic::{NamespaceTraffic, ReactorTraffic};
+use crate::objects::rate_limit::{Meter, Pressure};
 use crate::objects::subsystem::{NamespaceId, SubsystemId};
 
 /// The place of an attached namespace, valid until the namespace is released.
@@ -312,6 +314,14 @@ pub(crate) struct Attachments {
     views: Vec<View>,
     /// The places in `views`.
     views_of: BTreeMap<SubsystemId, SubsystemViews>,
+    /// Namespaces of views whose commands have rate limits, by their number in [`Found::Limited`].
+    limited: Vec<Limited>,
+    /// The meters of these, those of hosts first.
+    pub(crate) meters: Vec<Arc<Meter>>,
+    /// Whether any rate is guaranteed: commands of others pass a window behind all meters.
+    pub(crate) has_guarantees: bool,
+    /// The guaranteed rates of those that a host sees.
+    pub(crate) guarantees: Vec<u64>,
     /// Removed namespaces that still have something running.
     leaving: u32,
     /// Holders that waited for writes to removed namespaces: no write is in flight there any more.
@@ -332,6 +342,12 @@ pub(crate) struct Attachments {
     usage_due_ns: u64,
 }
 
+/// The place of a meter among those of all views.
+fn meter_index(meters: &mut Vec<Arc<Meter>>, meter: &Arc<Meter>) -> MeterIndex {
+    meters.push(Arc::clone(meter));
+    u32::try_from(meters.len() - 1).expect("fewer than 32 bits count")
+}
+
 /// Interval between reports of the memory of pairs while a reactor works, ns.
 const USAGE_NS: u64 = 100_000_000;
 
@@ -342,6 +358,14 @@ pub(crate) struct ViewIndex(u32);
 impl ViewIndex {
     /// A view without namespaces.
     const NONE: Self = Self(u32::MAX);
+}
+
+/// A namespace of a view, with the meters that its commands pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limited {
+    pub(crate) found: Found,
+    pub(crate) stages: Stages,
+    pub(crate) share: Share,
 }
 
 /// The namespaces of a subsystem that a host sees.
@@ -377,6 +401,8 @@ pub(crate) enum Found {
     BlocksToRead(AttachedIndex),
     /// A namespace of the key-value command set that the host may only read.
     KeysToRead(AttachedIndex),
+    /// One of the first four, whose commands have rate limits: its number.
+    Limited(u32),
     /// A namespace that could not be attached.
     Unusable,
     /// None.
@@ -388,7 +414,7 @@ impl Found {
     fn attached(self) -> Option<AttachedIndex> {
         match self {
             Self::Blocks(at) | Self::Keys(at) | Self::BlocksToRead(at) | Self::KeysToRead(at) => Some(at),
-            Self::Unusable | Self::Missing => None,
+            Self::Limited(_) | Self::Unusable | Self::Missing => None,
         }
     }
 
@@ -416,6 +442,21 @@ impl Attachments {
         let mut gone = std::mem::take(&mut self.by_id);
         self.views.clear();
         self.views_of.clear();
+        self.limited.clear();
+        self.meters = table.host_meters.values().flat_map(|meters| meters.values().cloned()).collect();
+        let guaranteed =
+            |meters: &[Arc<Meter>]| meters.iter().filter(|meter| meter.limits.min_iops.is_some()).count();
+        let entries = || table.subsystems.values().flatten();
+        let has_guarantees = guaranteed(&self.meters) > 0
+            || entries()
+                .filter_map(|entry| entry.meter.as_ref())
+                .any(|meter| meter.limits.min_iops.is_some());
+        let meters_of_namespaces = entries().filter(|entry| entry.meter.is_some()).count();
+        self.has_guarantees = has_guarantees;
+        let window = has_guarantees.then(|| self.meters.len() + meters_of_namespaces);
+        let window = window.and_then(|at| MeterIndex::try_from(at).ok());
+        self.guarantees.clear();
+        let mut host_meters = 0;
         for (subsystem, entries) in &table.subsystems {
             let mut whole = Vec::new();
             for entry in entries {
@@ -440,7 +481,9 @@ impl Attachments {
                 };
                 whole.push((entry.nsid, found));
             }
-            self.add_views(*subsystem, entries, &whole);
+            let of_hosts = table.host_meters.get(subsystem);
+            self.add_views(*subsystem, entries, &whole, (of_hosts, host_meters), window);
+            host_meters += of_hosts.map_or(0, BTreeMap::len);
         }
         for at in gone.into_values() {
             let attached = self.get_mut(at);
@@ -559,7 +602,14 @@ impl Attachments {
     }
 
     /// Adds the views of a subsystem. `whole` has the target of each of its entries.
-    fn add_views(&mut self, subsystem: SubsystemId, entries: &[NamespaceEntry], whole: &[(Nsid, Found)]) {
+    fn add_views(
+        &mut self,
+        subsystem: SubsystemId,
+        entries: &[NamespaceEntry],
+        whole: &[(Nsid, Found)],
+        (of_hosts, first_meter): (Option<&BTreeMap<HostName, Arc<Meter>>>, usize),
+        window: Option<MeterIndex>,
+    ) {
         let is_beside_blocks = entries.iter().any(|entry| !entry.store.is_key_value());
         let is_beside_keys = entries.iter().any(|entry| entry.store.is_key_value());
         let seen = |right: &dyn Fn(&NamespaceEntry) -> Right| {
@@ -570,16 +620,60 @@ impl Attachments {
             let each = entries.iter().filter_map(|entry| Some((entry.nsid, of(&entry.rights.keys)?)));
             each.collect::<Vec<_>>()
         };
+        let (limited, meters, guarantees) = (&mut self.limited, &mut self.meters, &mut self.guarantees);
+        let of_namespaces: Vec<Option<MeterIndex>> =
+            entries.iter().map(|entry| Some(meter_index(meters, entry.meter.as_ref()?))).collect();
+        let hosts_with_meter = of_hosts.into_iter().flat_map(BTreeMap::keys).enumerate();
+        let meters_of_hosts: BTreeMap<&HostName, MeterIndex> = hosts_with_meter
+            .map(|(at, host)| (host, u32::try_from(first_meter + at).expect("fewer than 32 bits count")))
+            .collect();
+        let numbers: BTreeMap<Nsid, Option<MeterIndex>> =
+            entries.iter().zip(of_namespaces).map(|(entry, meter)| (entry.nsid, meter)).collect();
+        // The meters that the commands of a host pass.
+        let mut parties = BTreeMap::<MeterIndex, u16>::new();
+        let mut party = |meter: MeterIndex, min_iops: u64| {
+            *parties.entry(meter).or_insert_with(|| {
+                guarantees.push(min_iops);
+                u16::try_from(guarantees.len() - 1).unwrap_or(u16::MAX)
+            })
+        };
+        let mut limit = |entries: &mut Vec<(Nsid, Found)>, of_host: Option<MeterIndex>| {
+            for (nsid, found) in entries.iter_mut().filter(|(_, found)| found.attached().is_some()) {
+                let mut both = [of_host, numbers.get(nsid).copied().flatten()].into_iter().flatten();
+                let mut stages = [both.next(), both.next(), None];
+                let guarantee =
+                    |meter: &MeterIndex| Some((*meter, meters.get(*meter as usize)?.limits.min_iops?));
+                let share = match (window, stages.iter().flatten().find_map(guarantee)) {
+                    (None, _) => Share::Free,
+                    (Some(_), Some((meter, min_iops))) => Share::Party(party(meter, min_iops)),
+                    (Some(window), None) => {
+                        let end = stages.iter().flatten().count();
+                        stages[end] = Some(window);
+                        Share::Rest
+                    }
+                };
+                if stages[0].is_some() {
+                    limited.push(Limited { found: *found, stages, share });
+                    let number = u32::try_from(limited.len() - 1).expect("fewer than 32 bits count");
+                    *found = Found::Limited(number);
+                }
+            }
+        };
         let mut add = |entries: Vec<(Nsid, Found)>, scopes| {
             let at = u32::try_from(self.views.len()).expect("fewer views than 32 bits count");
             self.views.push(View { entries, scopes, is_beside_blocks, is_beside_keys });
             ViewIndex(at)
         };
-        let unlisted: Vec<_> = seen(&|entry| entry.rights.of_unlisted());
+        let mut unlisted: Vec<_> = seen(&|entry| entry.rights.of_unlisted());
+        limit(&mut unlisted, None);
         let unlisted_scopes = scopes(&KeyRights::of_unlisted);
-        let hosts: BTreeSet<&HostName> = entries.iter().flat_map(|entry| entry.rights.listed()).collect();
+        let listed = entries.iter().flat_map(|entry| entry.rights.listed());
+        let hosts: BTreeSet<&HostName> =
+            listed.chain(of_hosts.into_iter().flat_map(BTreeMap::keys)).collect();
         let mut of_host = |host: &HostName| {
-            (host.clone(), add(seen(&|entry| entry.rights.of(host)), scopes(&|keys| keys.of(host))))
+            let mut entries = seen(&|entry| entry.rights.of(host));
+            limit(&mut entries, meters_of_hosts.get(host).copied());
+            (host.clone(), add(entries, scopes(&|keys| keys.of(host))))
         };
         let listed: BTreeMap<_, _> = hosts.into_iter().map(&mut of_host).collect();
         let unlisted_is_whole = unlisted == whole && unlisted_scopes.is_empty();
@@ -607,6 +701,30 @@ impl Attachments {
     /// Whether the subsystem has namespaces of keys and values, be they in this view or not.
     pub(crate) fn is_beside_keys(&self, view: ViewIndex) -> bool {
         self.views.get(view.0 as usize).is_some_and(|view| view.is_beside_keys)
+    }
+
+    /// How far commands without a guaranteed rate stand back.
+    pub(crate) fn pressure(&self) -> &Arc<Pressure> {
+        &self.table.pressure
+    }
+
+    /// A namespace whose commands have rate limits.
+    pub(crate) fn limited(&self, number: u32) -> Option<Limited> {
+        self.limited.get(number as usize).copied()
+    }
+
+    /// As [`find`](Self::find), without regard to rate limits.
+    #[inline]
+    pub(crate) fn find_unlimited(&self, view: ViewIndex, nsid: Nsid) -> Found {
+        self.unlimited(self.find(view, nsid))
+    }
+
+    #[inline]
+    fn unlimited(&self, found: Found) -> Found {
+        match found {
+            Found::Limited(number) => self.limited(number).map_or(Found::Missing, |limited| limited.found),
+            found => found,
+        }
     }
 
     /// The target of `nsid` in a view.
@@ -639,7 +757,7 @@ impl Attachments {
 
     /// As [`traffic`](Self::traffic), for the namespace that a command names.
     pub(crate) fn traffic_of(&self, view: Option<ViewIndex>, nsid: Nsid) -> Option<&ReactorTraffic> {
-        self.traffic(self.find(view?, nsid).attached()?)
+        self.traffic(self.find_unlimited(view?, nsid).attached()?)
     }
 
     /// The counters of all reactors for the namespace that a command names.
@@ -648,14 +766,15 @@ impl Attachments {
         view: Option<ViewIndex>,
         nsid: Nsid,
     ) -> Option<&Arc<NamespaceTraffic>> {
-        let at = self.find(view?, nsid).attached()?;
+        let at = self.find_unlimited(view?, nsid).attached()?;
         Some(&self.slots[at.0 as usize].as_ref()?.traffic)
     }
 
     /// All namespaces of a view that can be used.
     pub(crate) fn all_of(&self, view: ViewIndex) -> Vec<AttachedIndex> {
         let view = self.views.get(view.0 as usize);
-        view.into_iter().flat_map(|view| &view.entries).filter_map(|(_, found)| found.attached()).collect()
+        let entries = view.into_iter().flat_map(|view| &view.entries);
+        entries.filter_map(|(_, found)| self.unlimited(*found).attached()).collect()
     }
 
     /// The place of this namespace.
@@ -801,8 +920,10 @@ mod tests {
             store: Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory"))),
             rights: HostRights::ALL,
             traffic: Arc::new(NamespaceTraffic::new(1)),
+            meter: None,
         };
-        NamespaceTable { version: 1, subsystems: [(SubsystemId(1), vec![entry])].into() }
+        let subsystems = [(SubsystemId(1), vec![entry])].into();
+        NamespaceTable { version: 1, subsystems, ..NamespaceTable::default() }
     }
 
     #[test]

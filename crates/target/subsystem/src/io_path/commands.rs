@@ -31,6 +31,7 @@ use crate::io_path::io_command::{Caller, Ended, IoLimits};
 use crate::io_path::reserve::Reserve;
 use crate::io_path::running::{After, LockNumber, Owner, Running, RunningTable, Step, Supply};
 use crate::io_path::store_access::{StoreAccess, StoreQueues};
+use crate::io_path::throttle::Throttle;
 use crate::messages::key_value::arrivals::Arrivals;
 use crate::messages::message::Message;
 use crate::objects::association::Association;
@@ -66,6 +67,8 @@ pub(crate) struct Commands {
     /// The values that lanes receive part by part.
     pub(crate) arrivals: Arrivals,
     pub(crate) digests: DigestQueue,
+    /// The commands that wait for rate limits.
+    pub(crate) throttle: Throttle,
     /// By lane: its association.
     associations: Vec<Option<Arc<Association>>>,
 }
@@ -88,6 +91,7 @@ impl Commands {
             scratch: Vec::new(),
             arrivals: Arrivals::default(),
             digests: DigestQueue::default(),
+            throttle: Throttle::default(),
             associations: Vec::new(),
         }
     }
@@ -286,6 +290,10 @@ impl Commands {
                 self.running.remove(ticket);
                 true
             }
+            Step::Throttled { .. } => {
+                self.forget_throttled(ticket);
+                true
+            }
             // A single request, which a filter may hold. Of a command with several, some may have been carried out.
             Step::Backend(
                 After::Read { .. } | After::Complete | After::Compare(_) | After::Verify { .. },
@@ -361,7 +369,8 @@ impl Commands {
         match ticket {
             Some(ticket) => {
                 let before = self.running.live_mut(ticket);
-                *before = Running { taken_bytes: before.taken_bytes, ..running };
+                let Running { taken_bytes, is_paid, share, .. } = *before;
+                *before = Running { taken_bytes, is_paid, share, ..running };
                 ticket
             }
             None => self.running.insert(running),

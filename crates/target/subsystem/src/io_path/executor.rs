@@ -65,12 +65,30 @@ impl<I: Io<Message>> IoExecutor<'_, I> {
         supply: Supply,
         ticket: Option<Ticket>,
     ) -> Begun {
+        let found = self.commands.namespaces.find(caller.view, sqe.nsid());
+        self.start_in(found, caller, sqe, data, supply, ticket)
+    }
+
+    #[inline]
+    pub(super) fn start_in(
+        &mut self,
+        found: Found,
+        caller: &Caller,
+        sqe: &Sqe,
+        data: &[u8],
+        supply: Supply,
+        ticket: Option<Ticket>,
+    ) -> Begun {
         let mut start = Start { commands: self.commands, io: self.io, caller, sqe, data, supply, ticket };
-        let begun = match start.commands.namespaces.find(caller.view, sqe.nsid()) {
+        let begun = match found {
             Found::Blocks(at) => start.block_command(at),
             Found::Keys(at) => KeyValueStart { start: &mut start, at, may_write: true }.begin(),
             Found::BlocksToRead(at) => start.block_command_to_read(at),
             Found::KeysToRead(at) => KeyValueStart { start: &mut start, at, may_write: false }.begin(),
+            Found::Limited(number) => {
+                let Start { commands, io, data, supply, ticket, .. } = start;
+                return IoExecutor { commands, io }.start_limited(number, caller, sqe, data, supply, ticket);
+            }
             Found::Unusable => self.without_namespace(caller, sqe, ticket, Status::NAMESPACE_NOT_READY),
             Found::Missing => {
                 self.without_namespace(caller, sqe, ticket, Status::INVALID_NAMESPACE.with_dnr())

@@ -23,6 +23,7 @@ use crate::io_path::nvm_io::Extent;
 use crate::io_path::nvm_status::{failed_pair, status_of};
 use crate::io_path::running::{After, FusedPair, LockNumber, Owner, Running, Step, Supply};
 use crate::messages::message::{Lock, LockMessage, Message};
+use crate::objects::rate_limit::Work;
 
 /// Executes complete pairs of Compare and Write.
 pub(crate) struct FusedExecutor<'a, I> {
@@ -85,6 +86,10 @@ impl<I: Io<Message>> FusedExecutor<'_, I> {
         let Some(length) = usize::try_from(extent.bytes).ok().filter(|&length| length <= given) else {
             return self.refuse(owner, sqe, Status::DATA_SGL_LENGTH_INVALID.with_dnr());
         };
+        // It waits for no rate limit: another lane may wait for its buffers.
+        for is_write in [false, true] {
+            self.commands.debit(caller.view, sqe.nsid(), Work { is_write, operations: 1, bytes: extent.bytes });
+        }
         self.commands.next_lock = self.commands.next_lock.wrapping_add(1);
         let lock = self.commands.next_lock;
         let pair = Box::new(FusedPair {

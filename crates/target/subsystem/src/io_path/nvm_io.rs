@@ -85,7 +85,7 @@ impl Extent {
         nsid: Nsid,
         command: &BlockCommand,
     ) -> Checked<Self> {
-        match namespaces.find(view, nsid) {
+        match namespaces.find_unlimited(view, nsid) {
             Found::Blocks(at) => Self::of(namespaces, at, command),
             Found::BlocksToRead(at) => {
                 let mut extent = Self::of(namespaces, at, command)?;
@@ -95,7 +95,7 @@ impl Extent {
             // A namespace of keys has no blocks.
             Found::Keys(_) | Found::KeysToRead(_) => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
             Found::Unusable => Err(Status::NAMESPACE_NOT_READY),
-            Found::Missing => Err(Status::INVALID_NAMESPACE.with_dnr()),
+            Found::Limited(_) | Found::Missing => Err(Status::INVALID_NAMESPACE.with_dnr()),
         }
     }
 }

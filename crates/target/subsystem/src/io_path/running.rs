@@ -17,6 +17,7 @@ use wire::sqe::Sqe;
 
 use crate::io_path::attached::AttachedIndex;
 use crate::io_path::exclusion::overlap;
+use crate::io_path::throttle::{Flows, Share};
 use crate::messages::key_value::arriving::Arriving;
 use crate::messages::key_value::digested::Digested;
 use crate::messages::key_value::scattered::Scattered;
@@ -37,6 +38,10 @@ pub(crate) struct Running {
     pub(crate) taken_bytes: usize,
     /// While it waits for a range that is excluded.
     pub(crate) held_back: Option<HeldBack>,
+    /// It has passed its rate limits.
+    pub(crate) is_paid: bool,
+    /// The share that it is counted in.
+    pub(crate) share: Share,
 }
 
 /// What a write waits for that is held back.
@@ -92,6 +97,8 @@ pub(crate) enum Step {
     AwaitingRoom(u32),
     /// It waits in its lane's line, to begin.
     InLine,
+    /// It waits for a rate limit of reads or writes since this time, ns, with the data of its capsule.
+    Throttled { data: Box<[u8]>, since_ns: u64, is_write: bool },
     /// It waits for a buffer, or for a range to be free again, with the data it has.
     Waiting(Supply),
     /// The backend has it; the next step follows.
@@ -194,6 +201,8 @@ pub(crate) struct Copy {
     pub(crate) part_destination: u64,
     /// FUA was asked for.
     pub(crate) is_durable: bool,
+    /// Bytes of all ranges.
+    pub(crate) bytes: u64,
     /// Whether the buffer that comes back was read (and is to be written) or written.
     pub(crate) is_reading: bool,
 }
@@ -202,7 +211,9 @@ impl Copy {
     /// A Copy of these ranges of bytes, which are not empty, one after the other.
     pub(crate) fn new(mut sources: Vec<Range<u64>>, destination: u64, is_durable: bool) -> Self {
         sources.reverse();
+        let bytes = sources.iter().map(|range| range.end - range.start).sum();
         Self {
+            bytes,
             sources,
             destination,
             tail: 0,
@@ -255,7 +266,16 @@ impl Supply {
 impl Running {
     /// A command that has taken nothing yet.
     pub(crate) fn new(owner: Owner, sqe: Sqe, namespace: Option<AttachedIndex>, step: Step) -> Self {
-        Self { owner, sqe, namespace, step, taken_bytes: 0, held_back: None }
+        Self {
+            owner,
+            sqe,
+            namespace,
+            step,
+            taken_bytes: 0,
+            held_back: None,
+            is_paid: false,
+            share: Share::Free,
+        }
     }
 
     /// The namespace of a command that a backend was asked for.
@@ -297,6 +317,8 @@ pub(crate) struct RunningTable {
     free: Vec<u32>,
     /// Memory taken by the commands of each lane, bytes.
     taken_bytes: Vec<usize>,
+    /// Commands by their share, where rates are guaranteed.
+    pub(crate) flows: Flows,
 }
 
 #[derive(Debug)]
@@ -348,12 +370,30 @@ impl RunningTable {
         let index = u32::try_from(ticket.0 & 0xffff_ffff).expect("masked");
         self.free.push(index);
         let running = self.entries[index as usize].running.take()?;
+        self.flows.on_ended(running.share);
         if running.taken_bytes > 0
             && let Some(lane) = running.owner.lane()
         {
             self.taken_bytes[lane as usize] -= running.taken_bytes;
         }
         Some(running)
+    }
+
+    /// Counts a command in its share.
+    pub(crate) fn count_in(&mut self, ticket: Ticket, share: Share) {
+        if let Some(running) = self.get_mut(ticket)
+            && running.share == Share::Free
+        {
+            running.share = share;
+            self.flows.on_begun(share);
+        }
+    }
+
+    /// Counts no command any more, and has this number of parties.
+    pub(crate) fn reset_flows(&mut self, party_count: usize) {
+        let running = self.entries.iter_mut().filter_map(|entry| entry.running.as_mut());
+        running.for_each(|running| running.share = Share::Free);
+        self.flows = Flows { rest: 0, parties: vec![<_>::default(); party_count] };
     }
 
     /// Records the memory that a command has taken, replacing the previous amount.

@@ -9,6 +9,7 @@ use wire::nqn::HostName;
 pub use crate::audit::AuditState;
 use crate::names::lane_counters::{LaneCounters, LaneReport, LaneTotals, PhaseTotals};
 use crate::objects::namespace_traffic::NamespaceTraffic;
+use crate::objects::rate_limit::RateLimits;
 use crate::objects::subsystem::NamespaceId;
 
 /// What a state lists.
@@ -165,6 +166,8 @@ pub struct SubsystemState {
     pub model: String,
     /// Hosts that may connect; `None` for any.
     pub hosts: Option<Vec<String>>,
+    /// Rate limits of hosts.
+    pub host_rate_limits: BTreeMap<String, RateLimits>,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceState>,
     /// Its controllers.
@@ -200,6 +203,8 @@ pub struct NamespaceState {
     pub write_hosts: Option<Vec<String>>,
     /// The prefixes of the keys that each host may use; `None` if every host may use all keys.
     pub key_prefixes: Option<BTreeMap<String, Vec<String>>>,
+    /// Its rate limits; `None` without any.
+    pub rate_limits: Option<RateLimits>,
     /// Whether every reactor serves it to these hosts.
     pub shown: bool,
     /// Why it is closed until it is reopened; `None` while it is open.
@@ -231,6 +236,10 @@ pub struct TrafficState {
     pub written_bytes: u64,
     /// Commands that failed with a media error.
     pub media_error_count: u64,
+    /// Commands that waited for a rate limit.
+    pub throttled_count: u64,
+    /// Time that these waited, ns in all.
+    pub throttled_ns: u64,
     /// Time of the sampled commands by phase.
     pub phases: PhaseTotals,
 }
@@ -590,6 +599,8 @@ impl TrafficState {
             write_count: totals.write_count,
             written_bytes: totals.written_bytes,
             media_error_count: totals.media_error_count,
+            throttled_count: totals.throttled_count,
+            throttled_ns: totals.throttled_ns,
             phases: traffic.phases(),
         }
     }

@@ -58,6 +58,10 @@ pub struct LaneCounters {
     pub zero_copy_awaited_count: Counter,
     /// Doorbells by [`Reason`].
     pub rings: [Counter; Reason::ALL.len()],
+    /// Commands that waited for a rate limit.
+    pub throttled_count: Counter,
+    /// Time that these waited, ns in all.
+    pub throttled_ns: Counter,
     /// Time that the oldest of each caravan waited for the doorbell, ns in all.
     pub doorbell_waited_ns: Counter,
     /// The device queue (NAPI id) that its packets came in through at Connect; 0 for none.
@@ -115,6 +119,10 @@ pub struct LaneReport {
     pub zero_copy_copied_count: u64,
     /// Zero-copy sends whose bytes the kernel may still read.
     pub zero_copy_awaited_count: u64,
+    /// Commands that waited for a rate limit.
+    pub throttled_count: u64,
+    /// Time that these waited, ns in all.
+    pub throttled_ns: u64,
     /// Doorbells by reason.
     pub rings: Vec<(&'static str, u64)>,
     /// Time that the oldest of each caravan waited for the doorbell, ns in all.
@@ -185,6 +193,8 @@ impl LaneCounters {
             zero_copy_bytes: self.zero_copy_bytes.get(),
             zero_copy_copied_count: self.zero_copy_copied_count.get(),
             zero_copy_awaited_count: self.zero_copy_awaited_count.get(),
+            throttled_count: self.throttled_count.get(),
+            throttled_ns: self.throttled_ns.get(),
             rings: rings.into_iter().filter(|(_, count)| *count > 0).collect(),
             doorbell_waited_ns: self.doorbell_waited_ns.get(),
             phases: phases.reports().to_vec(),
@@ -284,6 +294,10 @@ lane_totals! {
     zero_copy_bytes,
     /// Zero-copy sends whose bytes the kernel copied anyway.
     zero_copy_copied_count,
+    /// Commands that waited for a rate limit.
+    throttled_count,
+    /// Time that these waited, ns in all.
+    throttled_ns,
     /// Time that the oldest of each caravan waited for the doorbell, ns in all.
     doorbell_waited_ns,
 }

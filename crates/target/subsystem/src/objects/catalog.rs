@@ -12,6 +12,7 @@ use crate::objects::controller::ControllerKind;
 use crate::objects::discovery::Discovery;
 use crate::objects::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::objects::namespace_traffic::NamespaceTraffic;
+use crate::objects::rate_limit::Pressure;
 use crate::objects::step_error::StepError;
 use crate::objects::subsystem::{Namespace, NamespaceId, Subsystem, SubsystemId};
 
@@ -25,6 +26,7 @@ pub(crate) struct Catalog {
     pub(crate) memcached_listeners: BTreeSet<ListenerTag>,
     /// Doorbell policy where neither the subsystem nor the listener sets one.
     pub(crate) doorbell: Policy,
+    pressure: Arc<Pressure>,
     reactor_count: u16,
     last_subsystem: u32,
     last_namespace: u64,
@@ -39,6 +41,7 @@ impl Catalog {
             removed_listeners: BTreeMap::new(),
             memcached_listeners: BTreeSet::new(),
             doorbell: Policy::default(),
+            pressure: Arc::default(),
             reactor_count,
             last_subsystem: 0,
             last_namespace: 0,
@@ -126,10 +129,18 @@ impl Catalog {
                 store: namespace.store.clone(),
                 rights: namespace.rights.newest().clone(),
                 traffic: Arc::clone(&namespace.traffic),
+                meter: namespace.meter.clone(),
             });
             entries.collect()
         };
         let subsystems = self.subsystems.iter().map(|(id, subsystem)| (*id, entries(subsystem)));
-        NamespaceTable { version, subsystems: subsystems.collect() }
+        let limited = self.subsystems.iter().filter(|(_, subsystem)| !subsystem.host_meters.is_empty());
+        let host_meters = limited.map(|(id, subsystem)| (*id, subsystem.host_meters.clone()));
+        NamespaceTable {
+            version,
+            subsystems: subsystems.collect(),
+            host_meters: host_meters.collect(),
+            pressure: Arc::clone(&self.pressure),
+        }
     }
 }

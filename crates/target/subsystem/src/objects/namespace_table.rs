@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use store::Store;
 use wire::id::Nsid;
+use wire::nqn::HostName;
 
 use crate::objects::access::HostRights;
 use crate::objects::namespace_traffic::NamespaceTraffic;
+use crate::objects::rate_limit::{Meter, Pressure};
 use crate::objects::subsystem::{NamespaceId, SubsystemId};
 
 /// One version of the namespaces.
@@ -18,6 +20,10 @@ pub struct NamespaceTable {
     pub version: u64,
     /// By subsystem.
     pub subsystems: BTreeMap<SubsystemId, Vec<NamespaceEntry>>,
+    /// The rate limits of hosts, by subsystem.
+    pub host_meters: BTreeMap<SubsystemId, BTreeMap<HostName, Arc<Meter>>>,
+    /// How far commands without a guaranteed rate stand back.
+    pub pressure: Arc<Pressure>,
 }
 
 /// A namespace in the table.
@@ -33,6 +39,8 @@ pub struct NamespaceEntry {
     pub rights: HostRights,
     /// Where reactors count what hosts do with it.
     pub traffic: Arc<NamespaceTraffic>,
+    /// Its rate limits, if it has any.
+    pub meter: Option<Arc<Meter>>,
 }
 
 impl fmt::Debug for NamespaceEntry {

@@ -22,6 +22,8 @@ pub struct ReactorTraffic {
     writes: Counter,
     written_bytes: Counter,
     media_errors: Counter,
+    throttled: Counter,
+    throttled_ns: Counter,
     /// Time by phase of the commands that are followed with a clock; set with the first of them.
     phases: OnceLock<Box<PhaseCounters>>,
 }
@@ -51,6 +53,8 @@ impl NamespaceTraffic {
                 read_bytes: reactor.read_bytes.get(),
                 written_bytes: reactor.written_bytes.get(),
                 media_error_count: reactor.media_errors.get(),
+                throttled_count: reactor.throttled.get(),
+                throttled_ns: reactor.throttled_ns.get(),
                 ..LaneTotals::default()
             });
         }
@@ -84,6 +88,12 @@ impl ReactorTraffic {
     pub fn on_written(&self, bytes: u64) {
         self.writes.add(1);
         self.written_bytes.add(bytes);
+    }
+
+    /// A command has waited this long for a rate limit.
+    pub fn on_throttled(&self, waited_ns: u64) {
+        self.throttled.add(1);
+        self.throttled_ns.add(waited_ns);
     }
 
     /// A command has failed with a media error.

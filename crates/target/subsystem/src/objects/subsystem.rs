@@ -10,13 +10,14 @@ use security::names::Names;
 use security::secure_channel::SecureChannel;
 use store::Store;
 use wire::id::{Cntlid, Nsid};
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
 pub use crate::objects::access::Access;
 use crate::objects::access::VersionedRights;
 use crate::objects::authentication::Authentication;
 use crate::objects::namespace_traffic::NamespaceTraffic;
+use crate::objects::rate_limit::Meter;
 
 /// Identifies a subsystem within the target while it exists. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +48,8 @@ pub struct Subsystem<N = Namespace> {
     pub cntlids: RangeInclusive<u16>,
     /// Doorbell policy; `None` for the listener's.
     pub doorbell: Option<Policy>,
+    /// Rate limits of hosts.
+    pub host_meters: BTreeMap<HostName, Arc<Meter>>,
     /// Its namespaces.
     pub namespaces: BTreeMap<Nsid, N>,
 }
@@ -64,6 +67,7 @@ impl Subsystem {
             earlier: None,
             cntlids: 1..=Cntlid::MAX.get(),
             doorbell: None,
+            host_meters: BTreeMap::new(),
             namespaces: BTreeMap::new(),
         }
     }
@@ -106,6 +110,8 @@ pub struct Namespace {
     pub store: Store,
     /// Traffic of hosts with its storage since that was added, through any subsystem.
     pub traffic: Arc<NamespaceTraffic>,
+    /// Its rate limits, if it has any.
+    pub meter: Option<Arc<Meter>>,
     /// Stable over restarts, the same on every target that serves it, unlike any other's.
     pub uuid: Uuid,
     /// As stable as the UUID, from whose bytes it is made unless it was chosen.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use proto::doorbell::Policy as DoorbellPolicy;
 use store::{Size, Source, Spec};
 use wire::id::Nsid;
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
 use crate::config::{
@@ -22,6 +22,7 @@ use crate::names::placement_policy::PlacementPolicy;
 use crate::objects::access::HostRights;
 use crate::objects::authentication::Authentication;
 use crate::objects::discovery::Referral;
+use crate::objects::rate_limit::RateLimits;
 use crate::objects::subsystem::Access;
 
 /// One difference. Its text says what changes; the report adds the outcome.
@@ -85,6 +86,10 @@ pub enum Change {
     ReplaceNamespace(Nqn, Nsid, ResolvedNamespace),
     /// Change which hosts see a namespace, and which may write to it.
     SetRights(Nqn, Nsid, HostRights),
+    /// Change the rate limits of a namespace.
+    SetNamespaceLimits(Nqn, Nsid, RateLimits),
+    /// Change the rate limits of hosts.
+    SetHostLimits(Nqn, BTreeMap<HostName, RateLimits>),
     /// Add a namespace.
     AddNamespace(Nqn, Nsid, ResolvedNamespace),
     /// A difference that only a restart applies.
@@ -137,6 +142,12 @@ impl fmt::Display for Change {
             }
             Self::SetRights(nqn, nsid, rights) => {
                 write!(f, "show {nqn} namespace {nsid} to {}", described(rights))
+            }
+            Self::SetNamespaceLimits(nqn, nsid, limits) => {
+                write!(f, "limit {nqn} namespace {nsid}: {limits}")
+            }
+            Self::SetHostLimits(nqn, limits) => {
+                write!(f, "limit {} of {nqn}", counted(limits.len(), "host"))
             }
             Self::ReplaceNamespace(nqn, nsid, namespace) => {
                 write!(f, "put {} in the place of {nqn} namespace {nsid}", namespace.spec)
@@ -311,6 +322,10 @@ fn subsystem(
     if running.doorbell != wanted.doorbell {
         changed.push(Change::SetSubsystemDoorbell(nqn.clone(), wanted.doorbell));
     }
+    if running.host_meters != wanted.host_meters {
+        let limits = wanted.host_meters.iter().map(|(host, meter)| (host.clone(), meter.limits));
+        changed.push(Change::SetHostLimits(nqn.clone(), limits.collect()));
+    }
     if (&running.serial, &running.model) != (&wanted.serial, &wanted.model) {
         // Hosts keep the first values they saw, and refuse a controller with others.
         changed.push(Change::NeedsRestart(format!("serial or model of {nqn}")));
@@ -325,6 +340,9 @@ fn subsystem(
                 // Where other storage is refused, its rights are not those of the storage that stays.
                 if namespace.rights != wanted.rights && is_same_storage(namespace, wanted) {
                     changed.push(Change::SetRights(nqn.clone(), *nsid, wanted.rights.clone()));
+                }
+                if namespace.limits != wanted.limits && is_same_storage(namespace, wanted) {
+                    changed.push(Change::SetNamespaceLimits(nqn.clone(), *nsid, wanted.limits));
                 }
                 changed.extend(in_place(nqn, *nsid, namespace, wanted));
             }

@@ -190,6 +190,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let times = &lane.counters.phases;
         match begun {
             Begun::RequestData(_) => lane.watch.await_data(slot),
+            // It has not begun.
+            Begun::Started { ticket, .. } if self.commands.is_throttled(*ticket) => {}
             Begun::Started { .. } => lane.watch.begin(times, slot, self.io.now_ns(), begun_ns),
             Begun::Complete(..) | Begun::Data(..) | Begun::Value(..) => {
                 lane.watch.begin(times, slot, self.io.now_ns(), begun_ns);
@@ -562,6 +564,11 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             lane.await_data(self.io, self.timeouts);
             lists.mark_dirty(lane);
             return After::Nothing;
+        }
+        if let Some(payload) = &ended.data
+            && self.commands.throttle.is_used()
+        {
+            self.commands.debit_late(lane.view(), &ended.sqe, payload);
         }
         if let Some(traffic) = self.commands.namespaces.traffic_of(lane.view(), ended.sqe.nsid()) {
             // The second half of a pair is the Write.

@@ -2,6 +2,7 @@
 
 mod placing;
 mod sending;
+mod throttled;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -218,8 +219,9 @@ impl LaneServer {
         let asked_since_ns = if awaits_data { lane.asked_since_ns(&commands.running, now_ns) } else { None };
         lane.deadlines.set(Wait::Data, asked_since_ns);
         if lane.held.is_some() {
-            // Its socket is not read: the rest of a record may have come.
+            // Its socket is not read: the rest of a record or a PDU may have come.
             lane.deadlines.stop(Wait::Record);
+            lane.deadlines.stop(Wait::Pdu);
         }
         match lane.deadlines.next(&self.settings.timeouts) {
             Some((deadline_ns, wait)) if deadline_ns <= now_ns => {
@@ -648,7 +650,8 @@ impl LaneServer {
                 return false;
             };
             let running = commands.running.get_mut(ticket);
-            if running.is_some_and(|running| matches!(running.step, Step::Waiting(_))) {
+            let waits = |step: &Step| matches!(step, Step::Waiting(_) | Step::Throttled { .. });
+            if running.is_some_and(|running| waits(&running.step)) {
                 return true;
             }
             self.resume_input(io, commands, index);
@@ -683,6 +686,7 @@ impl LaneServer {
         reactor: u16,
     ) {
         commands.namespaces.replace(table, reactor.into(), io.moment());
+        commands.replace_meters();
         for queue in self.lanes.iter_mut().filter_map(|lane| lane.state.io_queue_mut()) {
             queue.on_table(&commands.namespaces);
         }
@@ -690,7 +694,7 @@ impl LaneServer {
         let Commands { collecting, namespaces, .. } = &*commands;
         let is_lost = |(index, generation, nsid, _): &&CollectKey| {
             let view = self.lanes.of_generation(*index, *generation).and_then(Lane::view);
-            view.is_some_and(|view| !namespaces.find(view, *nsid).is_keys())
+            view.is_some_and(|view| !namespaces.find_unlimited(view, *nsid).is_keys())
         };
         let lost: Vec<CollectKey> = collecting.keys().filter(is_lost).copied().collect();
         for ticket in lost.iter().filter_map(|key| commands.collecting.remove(key)).collect::<Vec<_>>() {
@@ -801,6 +805,9 @@ impl LaneServer {
         if self.lanes.lists.has_awaiting() {
             self.take_notices(io);
         }
+        if commands.throttle.has_waiting() {
+            worked |= self.release_throttled(io, commands);
+        }
         if commands.has_waiting() || !self.lanes.lists.held.is_empty() {
             worked |= self.go_on(io, commands);
         }
@@ -816,6 +823,9 @@ impl LaneServer {
         if !self.lanes.lists.dirty.is_empty() {
             self.ring(io, commands);
             worked = true;
+        }
+        if commands.throttle.has_window() {
+            worked |= commands.throttle.end_turn(io.now_ns(), io.clock_ns(), &mut commands.running.flows);
         }
         self.sent_bytes = 0;
         self.were_several_read = std::mem::take(&mut self.read_lane_count) > 1;

@@ -21,5 +21,8 @@ pub(super) const PRESSURE_TIMER: Token = CONTROL_TIMER | 4;
 /// Continues resizes of the memory of keys and values that waited.
 pub(super) const RESIZE_TIMER: Token = CONTROL_TIMER | 5;
 
+/// The first command that waits for a rate limit may go on.
+pub(super) const THROTTLE_TIMER: Token = CONTROL_TIMER | 7;
+
 /// The end of a window in which one lane is served strictly first.
 pub(super) const WINDOW_TIMER: Token = CONTROL_TIMER | 6;

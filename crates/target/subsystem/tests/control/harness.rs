@@ -19,6 +19,7 @@ use nvlane_subsystem::message::{
     Answer, Channel, Established, Joined, LaneMessage, Message, NewNamespace, Order, OrderAnswer, OrderKind,
     ReactorMessage, Request, RequestKind, Step, StepOutcome,
 };
+use nvlane_subsystem::rate_limit::RateLimits;
 use nvlane_subsystem::state::{Detail, TargetState};
 use nvlane_subsystem::subsystem::{Access, Subsystem};
 use proto::Slot;
@@ -483,6 +484,7 @@ pub(crate) fn namespace(nsid: u8, store: Store) -> NewNamespace {
         uuid: Uuid::from_bytes(id),
         nguid: id,
         rights: HostRights::ALL,
+        limits: RateLimits::default(),
     }
 }
 

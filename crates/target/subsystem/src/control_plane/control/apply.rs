@@ -15,6 +15,7 @@ use crate::messages::message::{
 };
 use crate::objects::access::{Concerned, VersionedRights};
 use crate::objects::catalog::Catalog;
+use crate::objects::rate_limit::Meter;
 use crate::objects::step_error::StepError;
 use crate::objects::subsystem::Namespace;
 
@@ -112,6 +113,7 @@ impl Change<'_> {
                 let mut namespace = self.configured(namespace);
                 let known = self.namespace_to_change(&subsystem, nsid)?;
                 namespace.rights = known.rights.clone();
+                namespace.meter.clone_from(&known.meter);
                 // A namespace whose identity stays is still the same one to hosts: it never disappears for them.
                 if (known.uuid, known.nguid) == (namespace.uuid, namespace.nguid) {
                     namespace.shown_from = known.shown_from;
@@ -125,6 +127,18 @@ impl Change<'_> {
                 let known = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;
                 let before = known.rights.replace(rights.clone(), version, in_use);
                 self.rollout.changed.push((id, nsid, Concerned::WhoseRightChanges(before, rights)));
+            }
+            Step::SetNamespaceLimits { subsystem, nsid, limits } => {
+                let (_, known) = self.catalog.named_mut(&subsystem)?;
+                let known = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;
+                known.meter = Meter::renewed(known.meter.as_ref(), limits);
+            }
+            Step::SetHostLimits(nqn, limits) => {
+                let (_, known) = self.catalog.named_mut(&nqn)?;
+                let before = mem::take(&mut known.host_meters);
+                let meter = |(host, limits)| Some((Meter::renewed(before.get(&host), limits)?, host));
+                known.host_meters =
+                    limits.into_iter().filter_map(meter).map(|(meter, host)| (host, meter)).collect();
             }
             Step::StorageChanged { subsystem, nsid, storage } => {
                 let known = self.namespace_to_change(&subsystem, nsid)?;
@@ -158,10 +172,10 @@ impl Change<'_> {
     }
 
     fn configured(&mut self, new: NewNamespace) -> Namespace {
-        let NewNamespace { store, storage, uuid, nguid, rights } = new;
+        let NewNamespace { store, storage, uuid, nguid, rights, limits } = new;
         let id = self.catalog.namespace_id(&store, &self.rollout.retired);
         let traffic = self.catalog.traffic_of_storage(id);
         let (rights, shown_from) = (VersionedRights::new(rights), self.rollout.version);
-        Namespace { id, store, traffic, uuid, nguid, rights, storage, shown_from }
+        Namespace { id, store, traffic, meter: Meter::new(limits), uuid, nguid, rights, storage, shown_from }
     }
 }

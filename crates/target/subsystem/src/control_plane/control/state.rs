@@ -1,5 +1,6 @@
 //! Builds the snapshot of the target's state.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proto::controller::ControllerState as MachineState;
@@ -99,6 +100,7 @@ impl Snapshot<'_> {
             hosts: self.listed(|| namespace.rights.newest().visible_to.names()),
             write_hosts: self.listed(|| namespace.rights.newest().writable_by.names()),
             key_prefixes: self.listed(|| namespace.rights.newest().keys.prefixes()),
+            rate_limits: namespace.meter.as_ref().map(|meter| meter.limits),
             shown: namespace.shown_from <= self.version_in_use
                 && namespace.rights.are_settled(self.version_in_use),
             closed: namespace.store.closed_because(),
@@ -120,6 +122,13 @@ impl Snapshot<'_> {
             serial: subsystem.serial.clone(),
             model: subsystem.model.clone(),
             hosts: self.listed(|| subsystem.access.names()),
+            host_rate_limits: match self.detail {
+                Detail::Lanes => {
+                    let limits = subsystem.host_meters.iter();
+                    limits.map(|(host, meter)| (host.to_string(), meter.limits)).collect()
+                }
+                Detail::Sums => BTreeMap::new(),
+            },
             namespaces: subsystem.namespaces.iter().map(of_namespace).collect(),
             controllers: self.controllers(ControllerKind::Io(id)),
         }

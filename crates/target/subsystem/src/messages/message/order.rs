@@ -3,6 +3,7 @@
 //! Blocking work (opening and resizing storage, binding sockets) is done on the operator's thread: an order carries the
 //! result, which the control plane only puts in place.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use proto::doorbell::Policy as DoorbellPolicy;
 use reactor::{Listener, ListenerTag};
 use store::Store;
 use wire::id::Nsid;
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
 use crate::messages::state::{Detail, StateParts};
@@ -20,6 +21,7 @@ use crate::names::placement_policy::PlacementPolicy;
 use crate::objects::access::HostRights;
 use crate::objects::authentication::Authentication;
 use crate::objects::discovery::{ListenerEntry, Referral};
+use crate::objects::rate_limit::RateLimits;
 use crate::objects::step_error::StepError;
 use crate::objects::subsystem::{Access, Subsystem};
 
@@ -181,6 +183,17 @@ pub enum Step {
         /// The rights.
         rights: HostRights,
     },
+    /// Sets the rate limits of a namespace.
+    SetNamespaceLimits {
+        /// NQN of the subsystem.
+        subsystem: Nqn,
+        /// Namespace id.
+        nsid: Nsid,
+        /// The limits.
+        limits: RateLimits,
+    },
+    /// Sets the rate limits of hosts in a subsystem; the others have none.
+    SetHostLimits(Nqn, BTreeMap<HostName, RateLimits>),
     /// Announces that a namespace's storage was resized, renamed, closed or reopened: hosts read it again.
     StorageChanged {
         /// NQN of the subsystem.
@@ -222,6 +235,8 @@ impl Step {
             | Self::RemoveNamespace { .. }
             | Self::ReplaceNamespace { .. }
             | Self::SetRights { .. }
+            | Self::SetNamespaceLimits { .. }
+            | Self::SetHostLimits(..)
             | Self::StorageChanged { .. }
             | Self::SpaceLow { .. } => false,
         }
@@ -241,6 +256,8 @@ pub struct NewNamespace {
     pub nguid: [u8; 16],
     /// Which hosts see it, and which may write to it.
     pub rights: HostRights,
+    /// Its rate limits.
+    pub limits: RateLimits,
 }
 
 impl fmt::Debug for NewNamespace {
@@ -273,6 +290,10 @@ impl fmt::Debug for Step {
                 write!(f, "ReplaceNamespace({subsystem}, {nsid})")
             }
             Self::SetRights { subsystem, nsid, .. } => write!(f, "SetRights({subsystem}, {nsid})"),
+            Self::SetNamespaceLimits { subsystem, nsid, limits } => {
+                write!(f, "SetNamespaceLimits({subsystem}, {nsid}, {limits})")
+            }
+            Self::SetHostLimits(nqn, limits) => write!(f, "SetHostLimits({nqn}, {})", limits.len()),
             Self::StorageChanged { subsystem, nsid, .. } => write!(f, "StorageChanged({subsystem}, {nsid})"),
             Self::SpaceLow { subsystem, nsid } => write!(f, "SpaceLow({subsystem}, {nsid})"),
         }
