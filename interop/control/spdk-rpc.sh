@@ -36,6 +36,8 @@ truncate -s 16M image
 rpc bdev_aio_create "$PWD/image" Aio0 512
 rpc bdev_get_bdevs | has '[bdev["name"] for bdev in it] == ["Aio0", "Malloc0", "Malloc1", "Null0"]'
 rpc bdev_get_bdevs -b Malloc0 | has 'it[0]["num_blocks"] == 131072 and it[0]["block_size"] == 512 and not it[0]["claimed"]'
+rpc bdev_set_qos_limit Malloc0 --rw-ios-per-sec 20000 --w-mbytes-per-sec 100
+rpc bdev_get_bdevs -b Malloc0 | has 'it[0]["assigned_rate_limits"] == {"rw_ios_per_sec": 20000, "rw_mbytes_per_sec": 0, "r_mbytes_per_sec": 0, "w_mbytes_per_sec": 100}'
 rpc nvmf_create_subsystem "$nqn" -s SPDK00000000000001 -d SPDK_Controller1 -m 32
 rpc nvmf_subsystem_add_ns "$nqn" Malloc0
 rpc nvmf_subsystem_add_ns "$nqn" Null0 -n 5

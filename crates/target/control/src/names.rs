@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// What callers with SPDK's methods have named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -11,6 +12,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Names {
     /// Storage by the name of its bdev.
     pub(crate) bdevs: BTreeMap<String, String>,
+    /// Rate limits by the name of the bdev: keys of a namespace.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) limits: BTreeMap<String, Map<String, Value>>,
     /// Files of keys by their names.
     pub(crate) keys: BTreeMap<String, PathBuf>,
     /// Listeners that were added, each with the subsystem that it was added for.

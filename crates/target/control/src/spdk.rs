@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use linux::randomness::Randomness;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use store::{Source, Spec};
+use store::{Size, Source, Spec};
 use subsystem::config::TlsPolicy;
 use wire::discovery::IO_PORT;
 use wire::id::Nsid;
@@ -20,7 +20,7 @@ use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
 use crate::control::{Control, Edit, Plant};
-use crate::edits::{add_host, add_number, keep_numbers, remove_named};
+use crate::edits::{add_host, add_number, keep_numbers, remove_named, text_of};
 use crate::error::{CallError, INTERNAL, PARAMETERS};
 use crate::methods;
 use crate::names::Names;
@@ -115,6 +115,16 @@ pub(crate) const METHODS: &[(&str, Parameters)] = &[
         ],
     ),
     ("bdev_null_delete", &[("name", Used)]),
+    (
+        "bdev_set_qos_limit",
+        &[
+            ("name", Used),
+            ("rw_ios_per_sec", Used),
+            ("rw_mbytes_per_sec", Used),
+            ("r_mbytes_per_sec", Used),
+            ("w_mbytes_per_sec", Used),
+        ],
+    ),
     ("framework_start_init", &[]),
     ("framework_wait_init", &[]),
     ("keyring_file_add_key", &[("name", Used), ("path", Used)]),
@@ -231,6 +241,14 @@ const NAMESPACE: Parameters = &[
 /// Parameters of `listen_address`.
 const LISTEN_ADDRESS: Parameters = &[("trtype", Used), ("traddr", Used), ("trsvcid", Used), ("adrfam", Used)];
 
+/// The limits of `bdev_set_qos_limit`, the keys of a namespace that they become, and the unit.
+const QOS_LIMITS: [(&str, &str, u64); 4] = [
+    ("rw_ios_per_sec", "iops", 1),
+    ("rw_mbytes_per_sec", "bytes_per_s", 1 << 20),
+    ("r_mbytes_per_sec", "read_bytes_per_s", 1 << 20),
+    ("w_mbytes_per_sec", "write_bytes_per_s", 1 << 20),
+];
+
 fn parameters_of(method: &str) -> Option<Parameters> {
     METHODS.iter().find(|(name, _)| *name == method).map(|(_, parameters)| *parameters)
 }
@@ -340,12 +358,50 @@ impl Work {
         Ok(name)
     }
 
+    /// Sets limits of a bdev, and of the namespace that it has become; `null` for no limit.
+    fn limit_bdev(&mut self, name: &str, limits: &Map<String, Value>) -> Result<(), CallError> {
+        let set = |table: &mut Map<String, Value>| {
+            for (key, value) in limits {
+                match value {
+                    Value::Null => drop(table.remove(key)),
+                    value => drop(table.insert(key.clone(), value.clone())),
+                }
+            }
+        };
+        let spec = self.names.bdevs.get(name);
+        let mut is_known = spec.is_some();
+        for subsystem in self.tree.get_mut("subsystem").and_then(Value::as_array_mut).into_iter().flatten() {
+            let nqn = text_of(&subsystem["nqn"]);
+            for namespace in
+                subsystem.get_mut("namespace").and_then(Value::as_array_mut).into_iter().flatten()
+            {
+                let is_it = match spec {
+                    Some(spec) => namespace["storage"] == spec.as_str(),
+                    None => name == format!("{nqn}/{}", namespace["nsid"]),
+                };
+                if let Some(table) = namespace.as_object_mut().filter(|_| is_it) {
+                    set(table);
+                    is_known = true;
+                }
+            }
+        }
+        if !is_known {
+            return Err(no_device("bdev", name));
+        }
+        if self.names.bdevs.contains_key(name) {
+            set(self.names.limits.entry(name.to_owned()).or_default());
+            self.names.limits.retain(|_, limits| !limits.is_empty());
+        }
+        Ok(())
+    }
+
     /// Removes a bdev, and the namespaces that it has become.
     fn remove_bdev(&mut self, name: &str, prefixes: &[&str]) -> Result<(), CallError> {
         let is_it = |spec: &&String| prefixes.iter().any(|prefix| spec.starts_with(prefix));
         let spec = self.names.bdevs.get(name).filter(is_it).cloned();
         let spec = spec.ok_or_else(|| no_device("bdev", name))?;
         self.names.bdevs.remove(name);
+        self.names.limits.remove(name);
         for subsystem in self.tree.get_mut("subsystem").and_then(Value::as_array_mut).into_iter().flatten() {
             let Some(list) = subsystem.get_mut("namespace").and_then(Value::as_array_mut) else { continue };
             while let Some(at) = list.iter().position(|namespace| namespace["storage"] == spec.as_str()) {
@@ -501,8 +557,11 @@ impl Control {
 
     /// The bdevs: those that were made by SPDK's methods, and the storage of other namespaces.
     fn bdevs(&self, only: Option<String>, plant: &dyn Plant) -> Result<Value, CallError> {
-        let mut found: BTreeMap<String, (String, Option<Uuid>, bool)> =
-            self.names.bdevs.iter().map(|(name, spec)| (name.clone(), (spec.clone(), None, false))).collect();
+        let named = self.names.bdevs.iter().map(|(name, spec)| {
+            let limits = self.names.limits.get(name).cloned().unwrap_or_default();
+            (name.clone(), (spec.clone(), None, false, Value::from(limits)))
+        });
+        let mut found: BTreeMap<String, (String, Option<Uuid>, bool, Value)> = named.collect();
         for table in self.tree["subsystem"].as_array().into_iter().flatten() {
             let nqn = table["nqn"].as_str().unwrap_or_default();
             for namespace in table["namespace"].as_array().into_iter().flatten() {
@@ -511,11 +570,11 @@ impl Control {
                     Some(plant.running()?.subsystems.get(&nqn)?.namespaces.get(&nsid)?.uuid)
                 });
                 let spec = namespace["storage"].as_str().unwrap_or_default().to_owned();
-                found.insert(self.bdev_of(namespace, nqn), (spec, uuid, true));
+                found.insert(self.bdev_of(namespace, nqn), (spec, uuid, true, namespace.clone()));
             }
         }
         if let Some(only) = only {
-            found.retain(|name, (_, uuid, _)| {
+            found.retain(|name, (_, uuid, ..)| {
                 *name == only || uuid.is_some_and(|uuid| uuid.to_string() == only)
             });
             if found.is_empty() {
@@ -524,9 +583,25 @@ impl Control {
         }
         Ok(found
             .into_iter()
-            .map(|(name, (spec, uuid, is_claimed))| bdev(&name, &spec, uuid, is_claimed))
+            .map(|(name, (spec, uuid, is_claimed, limits))| {
+                let mut shown = bdev(&name, &spec, uuid, is_claimed);
+                shown["assigned_rate_limits"] = assigned(&limits);
+                shown
+            })
             .collect())
     }
+}
+
+/// Limits in SPDK's units; 0 for none.
+fn assigned(limits: &Value) -> Value {
+    let number = |(name, key, unit): (&str, &str, u64)| {
+        let amount = match &limits[key] {
+            Value::String(text) => Size::parse(text).map_or(0, |size| size.0),
+            value => value.as_u64().unwrap_or(0),
+        };
+        (name.to_owned(), Value::from(amount / unit))
+    };
+    Value::Object(QOS_LIMITS.map(number).into_iter().collect())
 }
 
 /// A bdev as SPDK shows it.
@@ -661,6 +736,25 @@ fn change(work: &mut Work, call: &Call, given: &Given<'_>) -> Result<Value, Call
         "bdev_aio_delete" => {
             work.remove_bdev(&given.needed::<String>("name")?, &["file:", "device:"]).map(|()| true.into())
         }
+        "bdev_set_qos_limit" => {
+            let mut limits = Map::new();
+            for (name, key, unit) in QOS_LIMITS {
+                let Some(amount) = given.maybe::<u64>(name)? else { continue };
+                let amount = amount.checked_mul(unit);
+                let amount = amount.ok_or_else(|| CallError::invalid(Some(name), "too much"))?;
+                let value = match (amount, unit) {
+                    (0, _) => Value::Null,
+                    (_, 1) => amount.into(),
+                    _ => Size(amount).to_string().into(),
+                };
+                limits.insert(key.to_owned(), value);
+            }
+            if limits.is_empty() {
+                let names = QOS_LIMITS.map(|(name, ..)| name).join(", ");
+                return Err(CallError::invalid(None, format!("no limit: give one of {names}")));
+            }
+            work.limit_bdev(&given.needed::<String>("name")?, &limits).map(|()| true.into())
+        }
         "keyring_file_add_key" => {
             let (name, path): (String, PathBuf) = (given.needed("name")?, given.needed("path")?);
             if !path.is_absolute() {
@@ -732,6 +826,7 @@ fn of_subsystem(work: &mut Work, method: &str, given: &Given<'_>) -> Result<Valu
             if namespaces.any(|namespace| namespace["storage"] == spec.as_str()) {
                 return Err(CallError::new(PARAMETERS, format!("bdev {bdev} is a namespace already")));
             }
+            let limits = work.names.limits.get(&bdev).cloned().unwrap_or_default();
             let list = Work::list(work.subsystem(&nqn)?, "namespace")?;
             let mut values = Map::from_iter([("storage".to_owned(), Value::from(spec))]);
             if let Some(nsid) = namespace.maybe::<u32>("nsid")?.filter(|nsid| *nsid > 0) {
@@ -748,6 +843,7 @@ fn of_subsystem(work: &mut Work, method: &str, given: &Given<'_>) -> Result<Valu
                     values.insert(key.into(), text.into());
                 }
             }
+            values.extend(limits);
             add_number(&mut values, list);
             let nsid = values["nsid"].clone();
             list.push(values.into());

@@ -132,6 +132,49 @@ fn parameters_that_cannot_be_followed_are_refused() {
 }
 
 #[test]
+fn limits_of_a_bdev_are_those_of_its_namespace() {
+    let mut fixture = Fixture::new();
+    let limit = |name: &str, values: Value| {
+        let mut params = json!({ "name": name });
+        params.as_object_mut().expect("a table").extend(values.as_object().expect("a table").clone());
+        params
+    };
+    let shown = |fixture: &mut Fixture, name: &str| {
+        fixture.done("bdev_get_bdevs", json!({ "name": name }))[0]["assigned_rate_limits"].clone()
+    };
+    fixture.done("bdev_malloc_create", json!({ "name": "M", "num_blocks": 2048, "block_size": 512 }));
+    fixture
+        .done("bdev_set_qos_limit", limit("M", json!({ "rw_ios_per_sec": 20_000, "w_mbytes_per_sec": 100 })));
+    let nqn = "nqn.2026-01.io.nvlane:a";
+    fixture.done("nvmf_subsystem_add_ns", json!({ "nqn": nqn, "namespace": { "bdev_name": "M" } }));
+    let limits = |fixture: &Fixture, at: usize| fixture.control.config().subsystems[0].namespaces[at].limits;
+    assert_eq!(
+        (limits(&fixture, 2).iops, limits(&fixture, 2).write_bytes_per_s),
+        (Some(20_000), Some(100 << 20))
+    );
+    assert_eq!(
+        shown(&mut fixture, "M"),
+        json!({ "rw_ios_per_sec": 20_000, "rw_mbytes_per_sec": 0, "r_mbytes_per_sec": 0, "w_mbytes_per_sec": 100 })
+    );
+    let (restarted, dropped) = fixture.restarted(TOML);
+    assert_eq!((restarted.config(), dropped.len()), (fixture.control.config(), 0));
+    assert_eq!(restarted.names, fixture.control.names);
+    // 0 is no limit; what is not named stays.
+    fixture.done("bdev_set_qos_limit", limit("M", json!({ "rw_ios_per_sec": 0 })));
+    assert_eq!((limits(&fixture, 2).iops, limits(&fixture, 2).write_bytes_per_s), (None, Some(100 << 20)));
+    // One that was configured otherwise.
+    fixture.done("bdev_set_qos_limit", limit("nqn.2026-01.io.nvlane:a/2", json!({ "r_mbytes_per_sec": 5 })));
+    assert_eq!(limits(&fixture, 1).read_bytes_per_s, Some(5 << 20));
+    assert_eq!(fixture.refused("bdev_set_qos_limit", limit("X", json!({ "rw_ios_per_sec": 1 }))).code, -19);
+    let none = fixture.refused("bdev_set_qos_limit", limit("M", json!({})));
+    assert!(none.message.contains("rw_ios_per_sec"), "{}", none.message);
+    fixture.done("bdev_malloc_delete", json!({ "name": "M" }));
+    fixture.done("bdev_set_qos_limit", limit("nqn.2026-01.io.nvlane:a/2", json!({ "r_mbytes_per_sec": 0 })));
+    assert_eq!(fixture.control.differences(), []);
+    assert!(fixture.control.names.is_empty());
+}
+
+#[test]
 fn the_list_of_hosts_counts_again_when_not_any_host_may_connect() {
     let mut fixture = Fixture::new();
     let nqn = "nqn.2026-01.io.nvlane:a";
