@@ -2,7 +2,7 @@
 //!
 //! Nouns, verbs and options are made from the table of nouns, so that all of them work alike.
 
-mod client;
+pub(crate) mod client;
 mod shown;
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use self::client::Client;
 use self::shown::{Changed, Differences, Objects};
 
 /// Where a target listens that says nothing else.
-const SOCKET: &str = "/run/nvlane/control.sock";
+pub(crate) const SOCKET: &str = "/run/nvlane/control.sock";
 
 const HELP: &str = "\
   nvlane target --config nvlane.toml --control /run/nvlane/control.sock

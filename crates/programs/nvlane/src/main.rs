@@ -23,6 +23,7 @@ mod run;
 mod serve;
 mod service_manager;
 mod smart_log;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -57,6 +58,8 @@ enum Command {
     Ctl(ctl::CtlArguments),
     /// Check a target's configuration and storage without changing anything.
     Check(check::CheckArguments),
+    /// Show the recent events of a running target: commands with their phases, doorbells, connects, errors.
+    Trace(trace::TraceArguments),
     /// Print the configuration of another target, nvmetcli's or SPDK's, as one of nvlane.
     Import(import::ImportArguments),
     /// List the subsystems in a discovery log.
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Command::Reload(arguments) => reload::reload(&arguments),
         Command::Ctl(arguments) => ctl::ctl(&arguments),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Trace(arguments) => trace::trace(&arguments),
         Command::Import(arguments) => import::import(&arguments),
         Command::Discover(arguments) => discover::discover(&arguments),
         Command::Identify(arguments) => identify::identify(&arguments),

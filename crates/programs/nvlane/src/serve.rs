@@ -1,7 +1,7 @@
 //! `nvlane target`: runs a target until a signal ends it.
 
 mod connect_command;
-mod control_calls;
+pub(crate) mod control_calls;
 mod counters;
 mod device_lanes;
 mod device_queues;
@@ -40,6 +40,7 @@ use subsystem::machine::Machine;
 use subsystem::operator::{ChangeOutcome, Report, ReportLine, RunningListener};
 use subsystem::placement_policy::PlacementPolicy;
 use subsystem::server::{StartError, Target};
+use subsystem::slow_threshold::SlowThreshold;
 use wire::discovery::IO_PORT;
 use wire::nqn::Nqn;
 
@@ -188,6 +189,10 @@ pub(crate) struct TargetArguments {
     /// hosts to everyone who reaches the address. [default: off; port 9420]
     #[arg(long, value_name = "ADDR:PORT", value_parser = metrics_server::address)]
     metrics: Option<SocketAddr>,
+    /// Log each command that takes this long or longer in the target, such as 10ms, with the time of each phase; also
+    /// commands that are still under way. [default: off]
+    #[arg(long, value_name = "TIME")]
+    slow: Option<SlowThreshold>,
     /// Directory with the records of `nvlane adq`: connections get the priority of their recorded class, and the log and
     /// the state file report what is out of line.
     #[arg(long, value_name = "DIR", default_value = adq::journal::DIRECTORY, env = "NVLANE_ADQ_RECORD")]
@@ -298,7 +303,7 @@ pub(crate) fn start_thread(work: impl FnOnce() + Send + 'static) -> anyhow::Resu
 }
 
 /// Descriptors that a target may need: its files, and all connections that the limits allow.
-fn descriptor_count(config: &TargetConfig) -> u64 {
+pub(crate) fn descriptor_count(config: &TargetConfig) -> u64 {
     const FILES: u64 = 1024;
     let limits = &config.limits;
     FILES + u64::from(limits.connection_count_max) + u64::from(limits.memcached_connection_count_max)
@@ -622,6 +627,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
         if let Some(given) = given {
             *path = Some(std::path::absolute(given).map_err(Failure::usage)?);
         }
+    }
+    if let Some(slow) = arguments.slow {
+        config.log.slow = slow;
     }
     if let Some(address) = arguments.metrics {
         config.metrics.address = Some(address);

@@ -45,6 +45,14 @@ pub struct RawFile {
     pub control: RawControl,
     #[serde(default)]
     pub metrics: RawMetrics,
+    #[serde(default)]
+    pub log: RawLog,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawLog {
+    pub slow: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]

@@ -9,6 +9,7 @@ use subsystem::operator::{ChangeOutcome, Outline, Report};
 use crate::changes_file::{ChangesFile, Kept};
 use crate::error::{CallError, INTERNAL, REFUSED, REVISION};
 use crate::names::Names;
+use crate::trace::TraceRequest;
 use crate::tree::{self, Difference};
 
 /// The running target, as far as calls concern it.
@@ -33,6 +34,14 @@ pub trait Plant {
 
     /// The state of the target; `None` if it has none.
     fn state(&self) -> Option<Value>;
+
+    /// Begins, reads or ends a trace.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn trace(&mut self, _request: TraceRequest) -> Result<Value, CallError> {
+        Err(CallError::new(REFUSED, "nothing runs that could be traced"))
+    }
 }
 
 /// The configuration with all changes.

@@ -6,7 +6,7 @@ use crate::control::{Control, Plant};
 use crate::error::{CallError, METHOD};
 use crate::methods::METHODS;
 use crate::rpc::Call;
-use crate::spdk;
+use crate::{spdk, trace};
 
 impl Call {
     /// Whether it asks for a reload, which the target performs.
@@ -43,8 +43,12 @@ impl Control {
         if spdk::knows(&call.method) {
             return self.perform_spdk(call, plant);
         }
+        if call.is_trace() {
+            return plant.trace(call.trace_request()?);
+        }
         self.perform_own(call, plant).unwrap_or_else(|| {
-            let known = METHODS.into_iter().chain(spdk::METHODS.iter().map(|(name, _)| *name));
+            let known =
+                METHODS.into_iter().chain(trace::METHODS).chain(spdk::METHODS.iter().map(|(name, _)| *name));
             let hint = store::nearest(&call.method, known)
                 .map_or_else(String::new, |near| format!(": did you mean {near}?"));
             Err(CallError::new(METHOD, format!("no method {}{hint}", call.method)))

@@ -45,6 +45,11 @@ impl CallError {
         [METHOD, PARAMETERS, PARSE, REQUEST].contains(&code)
     }
 
+    /// What the call asks for is refused.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(REFUSED, message)
+    }
+
     pub(crate) fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }

@@ -21,6 +21,7 @@ pub mod noun;
 pub mod rpc;
 pub mod socket;
 mod spdk;
+pub mod trace;
 mod tree;
 
 #[cfg(test)]

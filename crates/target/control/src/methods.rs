@@ -1,6 +1,7 @@
 //! The methods of a call: list, show, add, set and remove objects; diff, export and state.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use subsystem::config::{MemcachedAddress, listen_address};
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
@@ -52,6 +53,14 @@ impl Call {
     }
 
     fn parsed(&self) -> Result<Params, CallError> {
+        self.params_as()
+    }
+
+    /// Its parameters.
+    ///
+    /// # Errors
+    /// Missing, unknown or wrong ones.
+    pub(crate) fn params_as<T: DeserializeOwned>(&self) -> Result<T, CallError> {
         serde_json::from_value(Value::Object(self.params.clone()))
             .map_err(|error| CallError::invalid(None, error.to_string()))
     }

@@ -317,6 +317,18 @@ pub const NOUNS: &[Noun] = &[
         in_subsystem: false,
         keys: &[text("address", "ADDR:PORT", "Where they are served by HTTP")],
     },
+    Noun {
+        name: "log",
+        about: "The log",
+        place: &["log"],
+        id: None,
+        in_subsystem: false,
+        keys: &[text(
+            "slow",
+            "TIME",
+            "Log each command that takes this long or longer, such as 10ms; off for none",
+        )],
+    },
 ];
 
 impl Noun {

@@ -342,7 +342,7 @@ fn a_file_of_others_or_of_another_kind_is_refused() {
 fn known_keys(place: &[&str]) -> Vec<String> {
     let table = place.join(".");
     let is_list =
-        !["limits", "timeouts", "reactors", "discovery", "audit", "metrics"].contains(&table.as_str());
+        !["limits", "timeouts", "reactors", "discovery", "audit", "metrics", "log"].contains(&table.as_str());
     let header = match (table.as_str(), is_list) {
         (table, true) => format!("[[{table}]]"),
         (table, false) => format!("[{table}]"),

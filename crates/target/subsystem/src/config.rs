@@ -36,6 +36,7 @@ use wire::uuid::Uuid;
 use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
 use crate::names::placement_policy::PlacementPolicy;
+use crate::names::slow_threshold::SlowThreshold;
 use crate::objects::access::HostRights;
 use crate::objects::discovery::{Advertised, Referral};
 use crate::objects::rate_limit::RateLimits;
@@ -78,6 +79,15 @@ pub struct TargetConfig {
     pub control: ControlConfig,
     /// Metrics.
     pub metrics: MetricsConfig,
+    /// The log.
+    pub log: LogConfig,
+}
+
+/// Configuration of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogConfig {
+    /// The time from which on a command is logged as slow.
+    pub slow: SlowThreshold,
 }
 
 /// Configuration of the control socket.

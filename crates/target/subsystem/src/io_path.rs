@@ -19,6 +19,7 @@ pub(crate) mod maybe_tls_socket;
 pub(crate) mod nvm_io;
 pub(crate) mod nvm_status;
 pub(crate) mod own_partition;
+pub(crate) mod recording;
 pub(crate) mod reserve;
 pub(crate) mod running;
 pub(crate) mod stopwatch;

@@ -23,10 +23,10 @@ pub mod server;
 mod serving;
 
 pub use control_plane::{admin, control, placement};
-pub use messages::{key_value, message, state};
+pub use messages::{key_value, message, state, trace};
 pub use names::{
     allow_list, identity, lane_counters, lane_end, lane_id, limits, listener_gate, machine, memcached_trust,
-    placement_policy, socket_priority,
+    placement_policy, slow_threshold, socket_priority,
 };
 pub use objects::{
     access, association, authentication, controller, discovery, flush_epochs, key_rights, namespace_table,

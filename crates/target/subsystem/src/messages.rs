@@ -3,3 +3,4 @@
 pub mod key_value;
 pub mod message;
 pub mod state;
+pub mod trace;

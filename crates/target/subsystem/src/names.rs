@@ -12,5 +12,6 @@ pub mod machine;
 pub mod memcached_trust;
 pub(crate) mod named_uuid;
 pub mod placement_policy;
+pub mod slow_threshold;
 pub mod socket_priority;
 pub(crate) mod unconnected;

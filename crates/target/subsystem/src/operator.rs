@@ -238,6 +238,9 @@ impl Operator {
             Step::SetPlacement(config.reactors.placement),
             Step::SetDoorbell(config.reactors.doorbell),
         ];
+        if config.log.slow.is_on() {
+            steps.push(Step::SetSlow(config.log.slow));
+        }
         steps.extend(operator.open_subsystems(config)?);
         operator.see_all();
         for (listener, socket) in config.listeners.iter().zip(sockets) {
@@ -455,6 +458,7 @@ impl Operator {
             }
             Change::SetReferrals(referrals) => none(Step::SetReferrals(referrals.clone())),
             Change::SetPlacement(policy) => none(Step::SetPlacement(*policy)),
+            Change::SetSlow(threshold) => none(Step::SetSlow(*threshold)),
             Change::SetDoorbell(policy) => none(Step::SetDoorbell(*policy)),
             Change::SetSubsystemDoorbell(nqn, policy) => {
                 none(Step::SetSubsystemDoorbell(nqn.clone(), *policy))
@@ -660,6 +664,7 @@ impl Operator {
             }
             (Change::SetReferrals(referrals), _) => config.discovery.referrals = referrals,
             (Change::SetPlacement(policy), _) => config.reactors.placement = policy,
+            (Change::SetSlow(threshold), _) => config.log.slow = threshold,
             (Change::SetDoorbell(policy), _) => config.reactors.doorbell = policy,
             (Change::SetSubsystemDoorbell(nqn, policy), _) => {
                 self.with_subsystem(&nqn, |subsystem| subsystem.doorbell = policy);

@@ -1,6 +1,7 @@
 //! A running target: its threads, and the handle to them.
 
 mod observer;
+mod tracer;
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -36,6 +37,7 @@ use crate::operator::{self, ChangeOutcome, MemcachedListener, Operator, Outline,
 use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
 
 pub use observer::{Observer, Unobserved};
+pub use tracer::{TraceError, Traced, Tracer};
 
 /// The reason why a target did not start. Everything it opened is closed again.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +75,7 @@ pub struct Target {
     turns: Vec<Arc<TurnCounters>>,
     stop_ms: u64,
     audit: AuditLog,
+    tracer: Tracer,
     /// The memcached listeners, for observers.
     memcached_states: Arc<Mutex<Vec<MemcachedListenerState>>>,
 }
@@ -109,6 +112,7 @@ impl Target {
             turns: vec![Arc::default(); cores.len()],
             stop_ms: config.timeouts.stop_ms,
             audit,
+            tracer: Tracer::new(mailboxes.iter().map(Mailbox::address).collect()),
             memcached_states: Arc::default(),
         };
         target.show_memcached_listeners();
@@ -317,6 +321,11 @@ impl Target {
             self.audit.observer(),
             Arc::clone(&self.memcached_states),
         )
+    }
+
+    /// Traces what it does.
+    pub fn tracer(&mut self) -> &mut Tracer {
+        &mut self.tracer
     }
 
     /// Shows observers the memcached listeners as they are now.

@@ -7,6 +7,7 @@ mod held;
 mod lanes;
 mod memcached_connections;
 mod pressure;
+mod recorder;
 mod settings;
 mod timers;
 
@@ -403,6 +404,8 @@ impl Serving {
                 let reactor = self.lanes.describe(io, &self.commands);
                 let _ = to.send(ReactorReport { reactor, placement, key_values });
             }
+            ReactorMessage::SetSlow(threshold) => self.lanes.set_slow(io, &self.commands, threshold),
+            ReactorMessage::Trace(order) => self.lanes.on_trace(io, &self.commands, order),
             ReactorMessage::Stop => {
                 self.is_stopping = true;
                 self.memcached.close_all(io);
@@ -502,7 +505,7 @@ impl Application for Serving {
             }
             self.drain_control(io);
         } else if token == SWEEP_TIMER {
-            self.lanes.sweep(io);
+            self.lanes.sweep(io, &self.commands);
         } else if token == NOTICE_TIMER {
             self.lanes.on_notice_timer(io);
         } else if token == MEMCACHED_TIMER {

@@ -335,7 +335,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:1:10: unclosed table, expected `]`
     nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`, `allow`; did you mean `address`?
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
-    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`, `control`, `metrics`; did you mean `subsystem`?
+    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`, `control`, `metrics`, `log`; did you mean `subsystem`?
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
     nvlane.toml:2:13: invalid value: integer `-1`, expected a number from 0 to 65535
     nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"
@@ -720,6 +720,7 @@ fn a_configuration_is_written_as_it_is_read() {
         busy_poll_us = 50\nprefer_busy_poll = true\nbusy_poll_budget = 9\nreceive = \"pdu\"\nin_place = 20000\nzero_copy = \"64K\"\n\
         pool = \"96M\"\n[limits]\ntransfer = \"2M\"\nin_capsule = 4096\nwindows = 3\nalignment = 8\nconnections = 77\n\
         [timeouts]\npdu_s = 7\nsecret_overlap_s = 0\n[audit]\nfile = \"/a\"\n[control]\nsocket = \"/c\"\nchanges = \"/d\"\n[metrics]\naddress = \"127.0.0.1:9\"\n\
+        [log]\nslow = \"1500us\"\n\
         [discovery]\nnqn = \"nqn.2026-01.io.nvlane:d\"\n[[discovery.referral]]\naddress = \"192.0.2.1\"\n\
         [[listener]]\naddress = \"[::1]\"\nadvertise = \"192.0.2.9:7\"\ndoorbell = \"turn\"\nallow = [\"10.0.0.0/8\", \"192.0.2.7\"]\ntls = \"required\"\n\
         [[listener]]\naddress = \"127.0.0.1:8009\"\nsubsystems = true\ndiscovery = false\n\

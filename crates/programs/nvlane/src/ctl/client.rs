@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// A connection to a target.
-pub(super) struct Client {
+pub(crate) struct Client {
     path: PathBuf,
     connection: BufReader<UnixStream>,
     timeout: Duration,
 }
 
 impl Client {
-    pub(super) fn connect(path: &Path, timeout: Duration) -> Result<Self, Failure> {
+    pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Self, Failure> {
         let connection = UnixStream::connect(path).and_then(|connection| {
             connection.set_read_timeout(Some(timeout))?;
             connection.set_write_timeout(Some(timeout))?;
@@ -40,8 +40,14 @@ impl Client {
         Ok(Self { path: path.to_owned(), connection: BufReader::new(connection), timeout })
     }
 
+    /// The process of the target.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        let peer = rustix::net::sockopt::socket_peercred(self.connection.get_ref()).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    }
+
     /// Calls a method.
-    pub(super) fn call(&mut self, method: &str, params: &Map<String, Value>) -> Result<Value, Failure> {
+    pub(crate) fn call(&mut self, method: &str, params: &Map<String, Value>) -> Result<Value, Failure> {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let sent = self.connection.get_mut().write_all(format!("{request}\n").as_bytes());
         let mut line = Vec::new();

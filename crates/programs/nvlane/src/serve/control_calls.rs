@@ -9,12 +9,13 @@ use anyhow::Context;
 use command_line::exit::Failure;
 use control::rpc::Call;
 use control::socket::{ControlSocket, Service};
+use control::trace::TraceRequest;
 use control::{CallError, Control, Difference, Plant};
-use serde_json::Value;
+use serde_json::{Value, json};
 use subsystem::audit::{Caller, Recorder};
 use subsystem::config::TargetConfig;
 use subsystem::operator::{ChangeOutcome, Outline, Report};
-use subsystem::server::Target;
+use subsystem::server::{Target, TraceError};
 use wire::text::without_hidden;
 
 use super::metrics_server::MetricsServer;
@@ -52,7 +53,7 @@ pub(super) fn start(base: &TargetConfig, config_path: Option<&Path>) -> Result<C
 }
 
 /// The file that keeps changes; `None` if there is no place for one.
-fn changes_file(config: &TargetConfig, config_path: Option<&Path>) -> Option<PathBuf> {
+pub(crate) fn changes_file(config: &TargetConfig, config_path: Option<&Path>) -> Option<PathBuf> {
     if let Some(path) = &config.control.changes {
         return Some(path.clone());
     }
@@ -152,6 +153,26 @@ impl Plant for Running<'_> {
 
     fn state(&self) -> Option<Value> {
         serde_json::to_value(self.target.state()?).ok()
+    }
+
+    fn trace(&mut self, request: TraceRequest) -> Result<Value, CallError> {
+        let refused = |error: TraceError| CallError::refused(error.to_string());
+        match request {
+            TraceRequest::Start(settings) => {
+                let id = self.target.tracer().start(*settings).map_err(refused)?;
+                Ok(json!({ "id": id }))
+            }
+            TraceRequest::Take { id, count, ends } => {
+                let traced = self.target.tracer().take(id, count, ends).map_err(refused)?;
+                Ok(json!({
+                    "events": traced.events,
+                    "lost": traced.lost_count,
+                    "goes_on": traced.goes_on,
+                    "silent_reactors": traced.silent_count,
+                    "start_unix_us": traced.start_unix_us,
+                }))
+            }
+        }
     }
 }
 

@@ -22,23 +22,35 @@ const TOML: &str = "[reactors]\ncount = 1\n[[listener]]\naddress = \"127.0.0.1:0
     nqn = \"nqn.2026-01.io.nvlane:controlled\"\nhosts = \"any\"\n[[subsystem.namespace]]\nnsid = 1\nstorage = \"ram:1M\"\n";
 
 /// A target with a control socket, which can be killed and started again.
-struct Target {
+pub(crate) struct Target {
     process: Option<Child>,
     directory: TempDir,
+    variables: Vec<(String, String)>,
 }
 
 impl Target {
-    fn start(text: &str) -> Self {
-        let target = Self { process: None, directory: tempfile::tempdir().expect("a directory") };
+    pub(crate) fn start(text: &str) -> Self {
+        Self::start_with(text, &[])
+    }
+
+    /// With these variables in its environment.
+    pub(crate) fn start_with(text: &str, variables: &[(&str, &str)]) -> Self {
+        let variables =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let target = Self { process: None, directory: tempfile::tempdir().expect("a directory"), variables };
         target.configure(text);
         target.started()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn config_text(&self) -> String {
+        fs::read_to_string(self.path("nvlane.toml")).expect("a configuration")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn configure(&self, text: &str) {
+    pub(crate) fn configure(&self, text: &str) {
         fs::write(self.path("nvlane.toml"), text).expect("written");
     }
 
@@ -46,7 +58,7 @@ impl Target {
         let mut command = nvlane();
         command.args(["target", "--config"]).arg(self.path("nvlane.toml"));
         command.arg("--control").arg(self.path("control.sock")).arg("--audit").arg(self.path("audit"));
-        command.env_remove("STATE_DIRECTORY");
+        command.env_remove("STATE_DIRECTORY").envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -67,15 +79,15 @@ impl Target {
         self
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("log")).expect("a log")
     }
 
-    fn ctl(&self, words: &[&str]) -> Ended {
+    pub(crate) fn ctl(&self, words: &[&str]) -> Ended {
         Ended::of(nvlane().arg("ctl").arg("--control").arg(self.path("control.sock")).args(words))
     }
 
-    fn json(&self, words: &[&str]) -> Value {
+    pub(crate) fn json(&self, words: &[&str]) -> Value {
         self.ctl(&[words, &["-o", "json"]].concat()).json()
     }
 
@@ -87,7 +99,7 @@ impl Target {
         objects.iter().map(|object| (text(&object["name"]), text(&object["values"]["storage"]))).collect()
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         let listed = self.json(&["listener", "list"]);
         let address = listed["objects"][0]["running"]["address"].as_str().expect("an address");
         format!("{address}/{NQN}")

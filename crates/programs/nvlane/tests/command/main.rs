@@ -23,6 +23,7 @@ mod operating;
 mod perf_local;
 mod replaced_secrets;
 mod rights;
+mod slow;
 mod smart_log;
 mod starting;
 #[path = "../support/mod.rs"]

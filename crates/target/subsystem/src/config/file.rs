@@ -33,8 +33,8 @@ use self::mistakes::explained;
 use self::rate_limits::rates;
 use super::{
     AuditConfig, AuthenticationConfig, ConfigPlace, ControlConfig, DiscoveryConfig, ListenerConfig,
-    METRICS_PORT, MetricsConfig, NamespaceConfig, Problem, ReactorConfig, SecretSources, SubsystemConfig,
-    TargetConfig, Threads, TimeoutConfig, TlsKeySources, listen_address,
+    LogConfig, METRICS_PORT, MetricsConfig, NamespaceConfig, Problem, ReactorConfig, SecretSources,
+    SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources, listen_address,
 };
 use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
@@ -317,6 +317,8 @@ impl Reader<'_> {
             Some(bound)
         });
         let metrics = MetricsConfig { address: metrics };
+        let mut log = LogConfig::default();
+        self.set(&mut log.slow, raw.log.slow);
         TargetConfig {
             machine,
             reactors,
@@ -329,6 +331,7 @@ impl Reader<'_> {
             audit,
             control,
             metrics,
+            log,
         }
     }
 

@@ -90,6 +90,9 @@ impl TargetConfig {
         let mut metrics = Writer::default();
         metrics.text("address", self.metrics.address);
         all.table("metrics", metrics);
+        let mut log = Writer::default();
+        log.text("slow", self.log.slow.is_on().then_some(self.log.slow));
+        all.table("log", log);
         all.tables("listener", self.listeners.iter().map(listener));
         all.tables("memcached", self.memcached.iter().map(memcached));
         all.tables("subsystem", self.subsystems.iter().map(subsystem));

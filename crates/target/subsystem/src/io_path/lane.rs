@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use memory::{Payload, Pool, STRIPE_BYTES, Segment};
 use proto::controller_queue::QueueSettings;
-use proto::doorbell::{Doorbell, Policy};
+use proto::doorbell::{Doorbell, DoorbellCounters, Policy};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use proto::{ControllerQueue, DataDigest, Piece, SendBudget};
 use reactor::{Held, Io, ListenerTag, Sent, SocketId, stays_on_this_machine};
@@ -21,7 +21,7 @@ use wire::pdu::Digests;
 use crate::io_path::attached::{Attachments, ViewIndex};
 use crate::io_path::maybe_tls_socket::MaybeTlsSocket;
 use crate::io_path::running::RunningTable;
-use crate::io_path::stopwatch::{Stage, Stopwatch};
+use crate::io_path::stopwatch::Stopwatch;
 use crate::messages::key_value::arriving::Intake;
 use crate::messages::message::{AdmissionMessage, Established, Joined, Message};
 use crate::names::lane_counters::LaneCounters;
@@ -205,6 +205,11 @@ impl Lane {
         self.doorbell.set_policy(policy);
     }
 
+    /// What its doorbell has counted.
+    pub(crate) fn doorbell_counters(&self) -> DoorbellCounters {
+        self.doorbell.counters()
+    }
+
     /// Enables zero-copy sends.
     pub(crate) fn set_zero_copy<I: Io<Message>>(&mut self, io: &mut I, policy: ZeroCopy) {
         let threshold = Threshold::new(policy, stays_on_this_machine(self.local, self.peer));
@@ -378,8 +383,8 @@ impl Lane {
                 self.brought_count = 0;
                 self.doorbell.on_rung();
                 self.counters.on_rung(pdu_count, &self.doorbell.counters());
-                if self.watch.stage() == Stage::Doorbell {
-                    self.watch.on_rung(&self.counters.phases, io.clock_ns());
+                if self.watch.follows_doorbell() {
+                    self.watch.on_rung(&self.counters.phases, io.clock_ns(), pdu_count, &self.doorbell);
                 }
             }
             if !caravan.is_leaving() {
@@ -449,7 +454,7 @@ impl Lane {
                         io.await_writable(socket);
                         return Flushed::Blocked;
                     }
-                    if self.watch.stage() == Stage::Send && !caravan.is_leaving() {
+                    if self.watch.follows_send() && !caravan.is_leaving() {
                         self.watch.on_taken(&self.counters.phases, io.clock_ns());
                     }
                 }
@@ -537,6 +542,9 @@ impl Lane {
         }
         self.queue.shrink();
         self.transport.shrink();
+        if let Some(record) = self.watch.record() {
+            record.shrink();
+        }
         true
     }
 }

@@ -444,7 +444,8 @@ impl RunningTable {
         changed.any(|changed| overlap(&changed, blocks))
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Running> {
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Running> {
         self.entries.iter().filter_map(|entry| entry.running.as_ref())
     }
 }

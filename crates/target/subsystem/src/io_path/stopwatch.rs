@@ -1,11 +1,14 @@
 //! Follows one command of a lane at a time with a clock, through the phases of
-//! [`PhaseCounters`]: one in [`SAMPLE_INTERVAL`]. No clock is read for the others.
+//! [`PhaseCounters`]: one in [`SAMPLE_INTERVAL`]. No clock is read for the others, unless all commands are
+//! [recorded](LaneRecord).
 
 use std::sync::Arc;
 
 use proto::Slot;
+use proto::doorbell::Doorbell;
 use reactor::SharedDurations;
 
+use crate::io_path::recording::LaneRecord;
 use crate::names::lane_counters::PhaseCounters;
 use crate::objects::namespace_traffic::NamespaceTraffic;
 
@@ -24,33 +27,100 @@ pub(crate) enum Stage {
     Backend(Slot),
     /// The doorbell.
     Doorbell,
+    /// Each command is at a phase of its own: the record has them.
+    Recording,
     /// The socket.
     Send,
 }
 
-/// Follows one command at a time.
-#[derive(Debug, Default)]
+/// Follows one command at a time, or records all.
+#[derive(Debug)]
 pub(crate) struct Stopwatch {
     passed_count: u32,
+    /// Bits of the count that are zero for commands to follow: none while all are recorded.
+    mask: u32,
     stage: Stage,
     /// When its stage began, ns.
     since_ns: u64,
     /// The namespace of the command that was followed last, and the reactor.
     traffic: Option<(Arc<NamespaceTraffic>, u16)>,
+    /// While the stage is [`Stage::Recording`].
+    record: Option<Box<LaneRecord>>,
+}
+
+impl Default for Stopwatch {
+    fn default() -> Self {
+        Self {
+            passed_count: 0,
+            mask: SAMPLE_INTERVAL - 1,
+            stage: Stage::Idle,
+            since_ns: 0,
+            traffic: None,
+            record: None,
+        }
+    }
 }
 
 impl Stopwatch {
-    #[inline]
-    pub(crate) fn stage(&self) -> Stage {
-        self.stage
-    }
-
     /// A command has arrived: decides whether it is sampled.
     #[inline]
     pub(crate) fn follows_next(&mut self) -> bool {
-        let is_due = self.passed_count.is_multiple_of(SAMPLE_INTERVAL);
+        let is_due = self.passed_count & self.mask == 0;
         self.passed_count = self.passed_count.wrapping_add(1);
-        is_due && self.stage == Stage::Idle
+        is_due && matches!(self.stage, Stage::Idle | Stage::Recording)
+    }
+
+    /// When the command to follow begins, ns, in a turn that began at `turn_ns`.
+    #[cold]
+    pub(crate) fn begin_ns(&mut self, turn_ns: u64, clock: impl FnOnce() -> u64) -> u64 {
+        match &mut self.record {
+            Some(record) => record.begin_ns(turn_ns, clock),
+            None => clock(),
+        }
+    }
+
+    /// Whether the stopwatch follows the command of this slot, whose data was asked for.
+    #[inline]
+    pub(crate) fn follows_data(&self, slot: Slot) -> bool {
+        self.stage == Stage::Data(slot) || self.stage == Stage::Recording
+    }
+
+    /// Whether the stopwatch follows the command of this slot, which its namespace has.
+    #[inline]
+    pub(crate) fn follows_backend(&self, slot: Slot) -> bool {
+        self.stage == Stage::Backend(slot) || self.stage == Stage::Recording
+    }
+
+    /// Whether the stopwatch follows a command to its doorbell.
+    #[inline]
+    pub(crate) fn follows_doorbell(&self) -> bool {
+        matches!(self.stage, Stage::Doorbell | Stage::Recording)
+    }
+
+    /// Whether the stopwatch follows a command into the socket.
+    #[inline]
+    pub(crate) fn follows_send(&self) -> bool {
+        matches!(self.stage, Stage::Recording | Stage::Send)
+    }
+
+    /// Whether all commands are recorded.
+    #[inline]
+    pub(crate) fn is_recording(&self) -> bool {
+        self.stage == Stage::Recording
+    }
+
+    /// The record of all commands, if there is one.
+    pub(crate) fn record(&mut self) -> Option<&mut LaneRecord> {
+        self.record.as_deref_mut()
+    }
+
+    /// Records all commands from now on, or none. A command that is followed is not timed.
+    pub(crate) fn set_record(&mut self, record: Option<Box<LaneRecord>>) {
+        (self.mask, self.stage) = match record {
+            Some(_) => (0, Stage::Recording),
+            None => (SAMPLE_INTERVAL - 1, Stage::Idle),
+        };
+        self.record = record;
     }
 
     /// It has to be asked for its data.
@@ -82,7 +152,10 @@ impl Stopwatch {
 
     /// The caravan with its answer is leaving.
     #[cold]
-    pub(crate) fn on_rung(&mut self, times: &PhaseCounters, now_ns: u64) {
+    pub(crate) fn on_rung(&mut self, times: &PhaseCounters, now_ns: u64, pdus: u32, doorbell: &Doorbell) {
+        if let Some(record) = &mut self.record {
+            return record.on_rung(now_ns, pdus, &doorbell.counters());
+        }
         self.add(times, |times| &times.doorbell, now_ns.saturating_sub(self.since_ns));
         (self.stage, self.since_ns) = (Stage::Send, now_ns);
     }
@@ -90,6 +163,9 @@ impl Stopwatch {
     /// That caravan is gone.
     #[cold]
     pub(crate) fn on_taken(&mut self, times: &PhaseCounters, now_ns: u64) {
+        if let Some(record) = &mut self.record {
+            return record.on_taken(now_ns);
+        }
         self.add(times, |times| &times.send, now_ns.saturating_sub(self.since_ns));
         self.stage = Stage::Idle;
     }
@@ -105,6 +181,9 @@ impl Stopwatch {
 
     /// The command of this slot ends, or leaves the path that is measured.
     pub(crate) fn forget(&mut self, slot: Slot) {
+        if let Some(record) = &mut self.record {
+            return record.forget(slot);
+        }
         if matches!(self.stage, Stage::Data(followed) | Stage::Backend(followed) if followed == slot) {
             self.stage = Stage::Idle;
         }
@@ -113,6 +192,8 @@ impl Stopwatch {
 
 #[cfg(test)]
 mod tests {
+    use proto::doorbell::Policy;
+
     use super::*;
 
     #[test]
@@ -127,11 +208,11 @@ mod tests {
         watch.begin(&times, Slot::new(3), 100, 150);
         assert!(!(0..100).any(|_| watch.follows_next()));
         watch.on_done(&times, 250);
-        watch.on_rung(&times, 1_250);
+        watch.on_rung(&times, 1_250, 1, &Doorbell::new(Policy::default()));
         watch.on_taken(&times, 3_250);
         let sums =
             [&times.socket, &times.backend, &times.doorbell, &times.send].map(|each| each.get().sum_ns);
-        assert_eq!((sums, watch.stage()), ([50, 100, 1_000, 2_000], Stage::Idle));
+        assert_eq!((sums, watch.stage), ([50, 100, 1_000, 2_000], Stage::Idle));
         let of_namespace = traffic[1].phases();
         let of_namespace =
             [of_namespace.socket, of_namespace.backend, of_namespace.doorbell, of_namespace.send];
@@ -140,12 +221,31 @@ mod tests {
     }
 
     #[test]
+    fn every_command_is_followed_while_there_is_a_record() {
+        let mut watch = Stopwatch::default();
+        watch.await_data(Slot::new(3));
+        watch.set_record(Some(Box::new(LaneRecord::new(
+            0,
+            false,
+            Doorbell::new(Policy::default()).counters(),
+        ))));
+        assert!((0..100).all(|_| watch.follows_next()));
+        let of_slot = [watch.follows_data(Slot::new(4)), watch.follows_backend(Slot::new(5))];
+        assert!(
+            of_slot.into_iter().all(|follows| follows) && watch.follows_doorbell() && watch.follows_send()
+        );
+        watch.set_record(None);
+        assert_eq!((0..128).filter(|_| watch.follows_next()).count(), 2);
+        assert!(!watch.follows_data(Slot::new(3)) && !watch.is_recording());
+    }
+
+    #[test]
     fn only_the_command_that_is_followed_is_forgotten() {
         let mut watch = Stopwatch::default();
         watch.await_data(Slot::new(3));
         watch.forget(Slot::new(2));
-        assert_eq!(watch.stage(), Stage::Data(Slot::new(3)));
+        assert_eq!(watch.stage, Stage::Data(Slot::new(3)));
         watch.forget(Slot::new(3));
-        assert_eq!(watch.stage(), Stage::Idle);
+        assert_eq!(watch.stage, Stage::Idle);
     }
 }

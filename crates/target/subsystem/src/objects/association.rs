@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use wire::nqn::HostName;
+use wire::nqn::{HostName, Nqn};
 
 use crate::objects::flush_epochs::FlushEpochs;
 
@@ -15,6 +15,8 @@ const RESOLUTION_NS: u64 = 10_000_000;
 pub struct Association {
     /// The host.
     pub(crate) host: HostName,
+    /// The subsystem; `None` for that of the discovery service.
+    subsystem: Option<Nqn>,
     /// When a lane last took in a command, or up to [`RESOLUTION_NS`] before; when the command had arrived if it was held
     /// back. ns of the reactors' clock.
     last_sign_ns: AtomicU64,
@@ -23,15 +25,21 @@ pub struct Association {
 }
 
 impl Association {
-    /// That of a new controller of this host.
-    pub(crate) fn new(host: HostName) -> Self {
-        Self { host, last_sign_ns: AtomicU64::new(0), flush_epochs: FlushEpochs::default() }
+    /// That of a new controller of this host in this subsystem; `None` for the discovery service.
+    pub(crate) fn new(host: HostName, subsystem: Option<Nqn>) -> Self {
+        Self { host, subsystem, last_sign_ns: AtomicU64::new(0), flush_epochs: FlushEpochs::default() }
     }
 
     /// The host.
     #[must_use]
     pub fn host(&self) -> &HostName {
         &self.host
+    }
+
+    /// The subsystem; `None` for that of the discovery service.
+    #[must_use]
+    pub fn subsystem(&self) -> Option<&Nqn> {
+        self.subsystem.as_ref()
     }
 
     /// Records that a lane received commands in this turn.
@@ -70,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_lane_with_an_older_clock_takes_no_sign_of_life_back() {
-        let association = Association::new("nqn.2026-01.io.nvlane:host".parse().expect("a good name"));
+        let association = Association::new("nqn.2026-01.io.nvlane:host".parse().expect("a good name"), None);
         for (now_ms, last_ms) in [(50, 50), (70, 70), (60, 70), (0, 70), (90, 90)] {
             association.on_sign(now_ms * MS);
             assert_eq!(association.last_sign_ns(), last_ms * MS);
@@ -81,7 +89,7 @@ mod tests {
 
     #[test]
     fn signs_of_life_in_quick_succession_are_recorded_once() {
-        let association = Association::new("nqn.2026-01.io.nvlane:host".parse().expect("a good name"));
+        let association = Association::new("nqn.2026-01.io.nvlane:host".parse().expect("a good name"), None);
         for (now_ns, last_ns) in [
             (50 * MS, 50 * MS),
             (50 * MS + 1, 50 * MS),

@@ -19,6 +19,7 @@ use crate::config::{
 };
 use crate::names::identity::{TargetIdentity, storage_name};
 use crate::names::placement_policy::PlacementPolicy;
+use crate::names::slow_threshold::SlowThreshold;
 use crate::objects::access::HostRights;
 use crate::objects::authentication::Authentication;
 use crate::objects::discovery::Referral;
@@ -46,6 +47,8 @@ pub enum Change {
     SetPlacement(PlacementPolicy),
     /// Set the doorbell policy where neither listener nor subsystem has one.
     SetDoorbell(DoorbellPolicy),
+    /// Log commands that take longer than this.
+    SetSlow(SlowThreshold),
     /// Set the doorbell policy of a subsystem.
     SetSubsystemDoorbell(Nqn, Option<DoorbellPolicy>),
     /// Remove a subsystem with all its namespaces.
@@ -119,6 +122,8 @@ impl fmt::Display for Change {
             }
             Self::SetPlacement(policy) => write!(f, "place lanes to come by {policy}"),
             Self::SetDoorbell(policy) => write!(f, "ring doorbells by {policy}"),
+            Self::SetSlow(SlowThreshold::OFF) => f.write_str("log no slow commands"),
+            Self::SetSlow(threshold) => write!(f, "log commands that take {threshold} or more"),
             Self::SetSubsystemDoorbell(nqn, Some(policy)) => write!(f, "ring doorbells of {nqn} by {policy}"),
             Self::SetSubsystemDoorbell(nqn, None) => {
                 write!(f, "ring doorbells of {nqn} as those of its listeners")
@@ -235,6 +240,9 @@ pub fn diff(running: &Outline, wanted: &Outline) -> Vec<Change> {
     }
     if before.doorbell != after.doorbell {
         changes.push(Change::SetDoorbell(after.doorbell));
+    }
+    if running.config.log.slow != wanted.config.log.slow {
+        changes.push(Change::SetSlow(wanted.config.log.slow));
     }
     for nqn in running.subsystems.keys().filter(|nqn| !wanted.subsystems.contains_key(nqn)) {
         changes.push(Change::RemoveSubsystem(nqn.clone()));

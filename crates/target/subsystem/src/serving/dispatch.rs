@@ -7,7 +7,6 @@ use proto::Slot;
 use reactor::Io;
 use store::Ticket;
 use wire::fabrics::ConnectCommand;
-use wire::id::Nsid;
 use wire::nvm::BlockCommand;
 use wire::opcode::{AdminOpcode, DataDirection, FabricsType, KvOpcode, NvmOpcode};
 use wire::sgl::DataPointer;
@@ -26,7 +25,6 @@ use crate::io_path::key_value_io::ArrivingValues;
 use crate::io_path::lane::{Lane, LaneState, LaneTimeouts, Order, payload_digest, tls_key};
 use crate::io_path::lane_table::{LaneLists, LaneTable};
 use crate::io_path::running::{Owner, Running, Step, Supply};
-use crate::io_path::stopwatch::Stage;
 use crate::messages::key_value::arriving::Intake;
 use crate::messages::key_value::digested::{self, Digested};
 use crate::messages::message::{ControlMessage, Message, Request, RequestKind};
@@ -174,6 +172,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let (length, result) = (digested.length, digested.result);
         lane.counters.read_count.add(1);
         lane.counters.read_bytes.add(length.into());
+        record_later(lane, self.io, slot, Status::SUCCESS);
         let (payload, digest) = digested.into_parts();
         lane.queue.complete_with_data(slot, payload, length, result, digest);
         lists.mark_dirty(lane);
@@ -183,9 +182,13 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     /// Notes how the command that the lane's stopwatch follows has begun.
     #[cold]
     #[inline(never)]
-    pub(super) fn follow(&mut self, index: u32, slot: Slot, nsid: Nsid, begun_ns: u64, begun: &Begun) {
+    pub(super) fn follow(&mut self, index: u32, slot: Slot, sqe: &Sqe, times: (u64, u64), begun: &Begun) {
+        let (arrived_ns, begun_ns) = times;
         let Some(lane) = self.lanes.get_mut(index) else { return };
-        let traffic = self.commands.namespaces.shared_traffic_of(lane.view(), nsid);
+        if lane.watch.is_recording() {
+            return record(lane, self.io, slot, sqe, arrived_ns, begun_ns, begun);
+        }
+        let traffic = self.commands.namespaces.shared_traffic_of(lane.view(), sqe.nsid());
         lane.watch.set_namespace(traffic, lane.id.reactor);
         let times = &lane.counters.phases;
         match begun {
@@ -233,6 +236,9 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
         let ticket = self.commands.enlist(owner, sqe);
         lane.queue.set_context(slot, Some(ticket));
+        if let Some(record) = lane.watch.record() {
+            record.note_wait(slot);
+        }
         true
     }
 
@@ -366,12 +372,20 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let Some((caller, fuse)) = self.caller(index, slot).map(|caller| (caller, sqe.flags.fuse())) else {
             return After::Nothing;
         };
+        let now_ns = self.io.now_ns();
+        if let Some(lane) = self.lanes.get_mut(index).filter(|lane| lane.watch.is_recording()) {
+            let cid = lane.queue.cid(slot);
+            lane.watch.record().into_iter().for_each(|record| record.begin(slot, cid, sqe, now_ns, now_ns));
+        }
         if fuse != Fuse::FIRST && fuse != Fuse::SECOND {
             self.break_pair(index);
             if self.lines_up(index, slot, sqe, &data) {
                 return After::Nothing;
             }
             let begun = self.executor().begin(&caller, sqe, &data);
+            if self.lanes.get(index).is_some_and(|lane| lane.watch.is_recording()) {
+                self.follow(index, slot, sqe, (now_ns, now_ns), &begun);
+            }
             return self.on_begun(index, slot, sqe, begun);
         }
         if fuse == Fuse::FIRST {
@@ -421,6 +435,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
                         self.commands.abort(ticket);
                     }
                     lane.counters.failed_count.add(1);
+                    lane.watch.forget(slot);
                     lane.queue.complete(slot, status, 0);
                 }
                 Verdict::Execute { first, second } => {
@@ -509,7 +524,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     ) -> After {
         let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
         lane.queue.set_context(slot, None);
-        let is_followed = lane.watch.stage() == Stage::Data(slot);
+        let is_followed = lane.watch.follows_data(slot);
         if !is_intact {
             lane.watch.forget(slot);
             // The framing is still good, so only the command fails. wire §3
@@ -524,10 +539,11 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             return self.post_to_control(index, slot, sqe, buffer.to_vec().into());
         }
         let Some(caller) = self.caller(index, slot) else { return After::Nothing };
+        let now_ns = self.io.now_ns();
         let followed_ns = is_followed.then(|| self.io.clock_ns());
         let begun = self.executor().resume(&caller, sqe, buffer, ticket);
         if let Some(begun_ns) = followed_ns {
-            self.follow(index, slot, sqe.nsid(), begun_ns, &begun);
+            self.follow(index, slot, sqe, (now_ns, begun_ns), &begun);
         }
         if !matches!(begun, Begun::Started { .. }) {
             self.commands.running.remove(ticket);
@@ -591,9 +607,11 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             lane.queue.complete(slot, ended.status, 0);
             count(lane, lists, second, &ended.sqe, status);
             lane.queue.complete(second, status, 0);
+            record_later(lane, self.io, slot, ended.status);
+            record_later(lane, self.io, second, status);
         } else {
-            if lane.watch.stage() == Stage::Backend(slot) {
-                lane.watch.on_done(&lane.counters.phases, self.io.clock_ns());
+            if lane.watch.follows_backend(slot) {
+                on_followed_end(lane, self.io, slot, &ended);
             }
             match ended.data {
                 Some((payload, length))
@@ -635,10 +653,67 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         if is_half || !self.commands.abort(ticket) {
             return false;
         }
+        record_later(lane, self.io, slot, Status::ABORT_REQUESTED);
         lane.watch.forget(slot);
         lane.queue.complete(slot, Status::ABORT_REQUESTED, 0);
         lists.mark_dirty(lane);
         true
+    }
+}
+
+/// Records how a command has begun.
+fn record<I: Io<Message>>(
+    lane: &mut Lane,
+    io: &I,
+    slot: Slot,
+    sqe: &Sqe,
+    arrived_ns: u64,
+    begun_ns: u64,
+    begun: &Begun,
+) {
+    let cid = lane.queue.cid(slot);
+    let is_digested =
+        |payload: &Payload, length| lane.needs_stable_copy() && digested::takes_long(payload, length);
+    let end = match begun {
+        Begun::Complete(status, _) => Some(*status),
+        Begun::Value(payload, length, _) if is_digested(payload, *length) => None,
+        Begun::Data(..) | Begun::Value(..) => Some(Status::SUCCESS),
+        Begun::RequestData(_) | Begun::Started { .. } => None,
+    };
+    let Some(record) = lane.watch.record() else { return };
+    if !record.begin_received(slot, cid, arrived_ns, begun_ns) {
+        record.begin(slot, cid, sqe, arrived_ns, begun_ns);
+    }
+    match begun {
+        Begun::RequestData(_) => record.await_data(slot),
+        Begun::Started { hold: Hold::Line | Hold::Capsule, .. } => record.note_wait(slot),
+        _ => {}
+    }
+    if let Some(status) = end {
+        record.end_now(slot, status, || io.clock_ns());
+    }
+}
+
+/// Records that a command which was under way ends in this turn.
+fn record_later<I: Io<Message>>(lane: &mut Lane, io: &I, slot: Slot, status: Status) {
+    if let Some(record) = lane.watch.record() {
+        record.end_later(slot, status, io.now_ns(), || io.clock_ns());
+    }
+}
+
+/// A command that the stopwatch follows has ended.
+#[cold]
+fn on_followed_end<I: Io<Message>>(lane: &mut Lane, io: &I, slot: Slot, ended: &Ended) {
+    if !lane.watch.is_recording() {
+        return lane.watch.on_done(&lane.counters.phases, io.clock_ns());
+    }
+    // Digests of a long value are still to be computed.
+    let is_digested = ended
+        .data
+        .as_ref()
+        .is_some_and(|(payload, length)| lane.needs_stable_copy() && digested::takes_long(payload, *length));
+    if !is_digested {
+        record_later(lane, io, slot, ended.status);
     }
 }
 

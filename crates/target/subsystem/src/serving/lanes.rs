@@ -21,6 +21,7 @@ use wire::text::quoted;
 
 use super::dispatch::{After, Dispatcher};
 use super::pressure::{self, PressureWatch};
+use super::recorder::Recorder;
 use super::settings::ServingSettings;
 use super::timers::SWEEP_TIMER;
 use crate::control_plane::admission::{reason, reason_of};
@@ -37,9 +38,11 @@ use crate::messages::message::{
     Visitor,
 };
 use crate::messages::state::{BusyPollState, ReactorState};
+use crate::messages::trace::{TraceKind, TraceOrder};
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
 use crate::names::listener_gate::{ListenerGate, Passage};
+use crate::names::slow_threshold::SlowThreshold;
 use crate::objects::controller::error_log::Failure;
 use crate::objects::namespace_table::NamespaceTable;
 
@@ -68,6 +71,7 @@ pub(super) struct LaneServer {
     io_lanes_ever: u64,
     /// Whether it was logged that a lane's device cannot be polled.
     has_told_unpolled: bool,
+    recorder: Recorder,
 }
 
 /// The caller of an in-flight command; `None` if its lane is closing.
@@ -94,6 +98,7 @@ impl LaneServer {
             has_freed: false,
             io_lanes_ever: 0,
             has_told_unpolled: false,
+            recorder: Recorder::new(),
         }
     }
 
@@ -431,12 +436,13 @@ impl LaneServer {
                         let (index, generation) = (lane.id.index, lane.id.generation);
                         let owner = Owner::Lane { index, generation, slot };
                         let caller = Caller { owner, view, needs_stable_copy };
-                        let followed_ns = lane.watch.follows_next().then(|| io.clock_ns());
+                        let followed_ns =
+                            lane.watch.follows_next().then(|| lane.watch.begin_ns(now_ns, || io.clock_ns()));
                         let mut executor = IoExecutor { commands, io: &mut *io };
                         let begun = executor.begin(&caller, &sqe, data);
                         let mut dispatcher = self.dispatcher(io, commands);
                         if let Some(begun_ns) = followed_ns {
-                            dispatcher.follow(index, slot, sqe.nsid(), begun_ns, &begun);
+                            dispatcher.follow(index, slot, &sqe, (arrived_ns.min(now_ns), begun_ns), &begun);
                         }
                         let after = dispatcher.on_begun(index, slot, &sqe, begun);
                         self.follow_up(io, commands, index, after);
@@ -503,6 +509,7 @@ impl LaneServer {
             _ => LaneEnd::Target(reason_of(violation)),
         });
         tracing::debug!(peer = ?lane.peer, qid = %lane.state.qid(), %violation, "peer broke the transport protocol");
+        self.recorder.on_lane_event(lane, now_ns, TraceKind::Error { reason: reason_of(violation) });
         if !lane.queue.fail(violation) {
             return self.close(io, commands, index);
         }
@@ -535,6 +542,10 @@ impl LaneServer {
     fn close(&mut self, io: &mut impl Io<Message>, commands: &mut Commands, index: u32) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         lists.on_connected(lane);
+        if lane.socket().is_some() {
+            let reason = lane.end.unwrap_or_default().reason();
+            self.recorder.on_lane_event(lane, io.now_ns(), TraceKind::Ended { reason });
+        }
         if lane.close(io) {
             lane.queue.caravan().clear(drop);
             self.abandon_commands(commands, index);
@@ -552,6 +563,8 @@ impl LaneServer {
             return;
         }
         lists.on_connected(lane);
+        let reason = lane.end.map_or("the controller has ended", LaneEnd::reason);
+        self.recorder.on_lane_event(lane, now_ns, TraceKind::Ended { reason });
         lane.begin_closing(ClosingStep::Ending, now_ns);
         if let Some(socket) = lane.socket() {
             io.pause(socket);
@@ -588,8 +601,9 @@ impl LaneServer {
 
     /// Releases memory of lanes that have become idle. Idle lanes are not visited, and a reactor with idle lanes only
     /// is not woken for it.
-    pub(super) fn sweep(&mut self, io: &mut impl Io<Message>) {
+    pub(super) fn sweep(&mut self, io: &mut impl Io<Message>, commands: &Commands) {
         self.is_sweep_set = false;
+        self.recorder.look(&mut self.lanes, commands, io.now_ns());
         let Swept { active_count, has_freed, is_any_left } = self.lanes.sweep();
         if std::mem::replace(&mut self.has_freed, has_freed) {
             allocators::give_back_freed_memory();
@@ -703,6 +717,16 @@ impl LaneServer {
         self.drain_commands(io, commands);
     }
 
+    /// Logs commands that take longer than this from now on.
+    pub(super) fn set_slow(&mut self, io: &impl Io<Message>, commands: &Commands, threshold: SlowThreshold) {
+        self.recorder.set_slow(&mut self.lanes, commands, threshold, io.now_ns());
+    }
+
+    /// Begins, reads or ends a trace.
+    pub(super) fn on_trace(&mut self, io: &impl Io<Message>, commands: &Commands, order: TraceOrder) {
+        self.recorder.on_trace(&mut self.lanes, commands, order, io.now_ns());
+    }
+
     fn report_failures(&mut self, io: &mut impl Io<Message>) {
         for index in self.lanes.lists.failing.take() {
             let Some(lane) = self.lanes.get_mut(index) else { continue };
@@ -771,6 +795,8 @@ impl LaneServer {
             "lane connected"
         );
         lane.join(joined, &commands.namespaces, io.now_ns());
+        self.recorder.attach(lane);
+        self.recorder.on_lane_event(lane, io.now_ns(), TraceKind::Connected);
         if let Some(socket) = lane.socket() {
             io.establish(socket);
         }

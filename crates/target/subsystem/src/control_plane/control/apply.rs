@@ -62,6 +62,9 @@ impl Change<'_> {
             Step::SetPlacement(policy) => {
                 self.outputs.post(0, Message::Placement(PlacementMessage::SetPolicy(policy)));
             }
+            Step::SetSlow(threshold) => {
+                self.outputs.post_to_all(|| Message::Reactor(ReactorMessage::SetSlow(threshold)));
+            }
             Step::SetDoorbell(policy) => self.catalog.doorbell = policy,
             Step::SetSubsystemDoorbell(nqn, policy) => self.catalog.named_mut(&nqn)?.1.doorbell = policy,
             Step::AddSubsystem(subsystem) => self.catalog.add_subsystem(subsystem)?,

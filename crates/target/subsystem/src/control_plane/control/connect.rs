@@ -375,9 +375,10 @@ impl Connects {
         key: ControllerKey,
     ) {
         let now_ns = scene.now_ns;
-        let association = Arc::new(Association::new(wish.host.clone()));
-        association.on_sign(now_ns);
         let subsystem = scene.catalog.subsystem_of(key.kind);
+        let nqn = subsystem.map(|subsystem| subsystem.nqn.clone());
+        let association = Arc::new(Association::new(wish.host.clone(), nqn));
+        association.on_sign(now_ns);
         for namespace in subsystem.into_iter().flat_map(|subsystem| subsystem.namespaces.values()) {
             association.flush_epochs.begin(namespace.id, namespace.store.generation());
         }

@@ -18,6 +18,7 @@ use wire::uuid::Uuid;
 
 use crate::messages::state::{Detail, StateParts};
 use crate::names::placement_policy::PlacementPolicy;
+use crate::names::slow_threshold::SlowThreshold;
 use crate::objects::access::HostRights;
 use crate::objects::authentication::Authentication;
 use crate::objects::discovery::{ListenerEntry, Referral};
@@ -130,6 +131,8 @@ pub enum Step {
     SetPlacement(PlacementPolicy),
     /// Sets the doorbell policy where neither listener nor subsystem has one, for live lanes as well.
     SetDoorbell(DoorbellPolicy),
+    /// Logs commands that take longer than this.
+    SetSlow(SlowThreshold),
     /// Sets the doorbell policy of a subsystem; `None` for the listener's.
     SetSubsystemDoorbell(Nqn, Option<DoorbellPolicy>),
     /// Adds a subsystem without namespaces.
@@ -228,6 +231,7 @@ impl Step {
             | Self::RemoveMemcachedListener { .. }
             | Self::SetPlacement(_)
             | Self::SetDoorbell(_)
+            | Self::SetSlow(_)
             | Self::SetSubsystemDoorbell(..)
             | Self::SetAuthentication { .. }
             | Self::SetCntlids(..)
@@ -278,6 +282,7 @@ impl fmt::Debug for Step {
             Self::SetReferrals(referrals) => write!(f, "SetReferrals({})", referrals.len()),
             Self::SetPlacement(policy) => write!(f, "SetPlacement({policy})"),
             Self::SetDoorbell(policy) => write!(f, "SetDoorbell({policy})"),
+            Self::SetSlow(threshold) => write!(f, "SetSlow({threshold})"),
             Self::SetSubsystemDoorbell(nqn, _) => write!(f, "SetSubsystemDoorbell({nqn})"),
             Self::AddSubsystem(subsystem) => write!(f, "AddSubsystem({})", subsystem.nqn),
             Self::RemoveSubsystem(nqn) => write!(f, "RemoveSubsystem({nqn})"),

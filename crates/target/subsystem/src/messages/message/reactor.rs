@@ -6,7 +6,9 @@ use std::sync::mpsc::Sender;
 use reactor::{Listener, ListenerTag};
 
 use crate::messages::state::ReactorReport;
+use crate::messages::trace::TraceOrder;
 use crate::names::lane_id::CommandId;
+use crate::names::slow_threshold::SlowThreshold;
 use crate::objects::namespace_table::NamespaceTable;
 use crate::objects::subsystem::SubsystemId;
 
@@ -30,6 +32,10 @@ pub enum ReactorMessage {
     Unlisten(ListenerTag),
     /// Asks for the state of the reactor, for the operator.
     Describe(Sender<ReactorReport>),
+    /// Logs commands that take longer than this.
+    SetSlow(SlowThreshold),
+    /// Begins, reads or ends a trace.
+    Trace(TraceOrder),
     /// Closes the memcached connections, and ends the reactor once its logs are durable: the control plane is done.
     Stop,
 }

@@ -115,6 +115,9 @@ impl LaneServer {
         let before = lane.counters.sent_bytes.get();
         let flushed = lane.flush(io);
         self.sent_bytes += lane.counters.sent_bytes.get() - before;
+        if lane.watch.is_recording() {
+            self.recorder.collect(lane, &commands.namespaces);
+        }
         match flushed {
             Flushed::Empty => {
                 let is_terminating =
