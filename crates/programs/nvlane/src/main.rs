@@ -7,6 +7,7 @@ mod columns;
 mod ctl;
 mod discover;
 mod disk_path;
+mod doctor;
 mod human_size;
 mod identify;
 mod import;
@@ -23,6 +24,7 @@ mod run;
 mod serve;
 mod service_manager;
 mod smart_log;
+mod support;
 mod trace;
 
 use std::process::ExitCode;
@@ -58,8 +60,12 @@ enum Command {
     Ctl(ctl::CtlArguments),
     /// Check a target's configuration and storage without changing anything.
     Check(check::CheckArguments),
+    /// Check this machine, a configuration and a running target, and print what to change.
+    Doctor(doctor::DoctorArguments),
     /// Show the recent events of a running target: commands with their phases, doorbells, connects, errors.
     Trace(trace::TraceArguments),
+    /// Collect what is needed to find a problem, without secrets, in an archive.
+    Support(support::SupportArguments),
     /// Print the configuration of another target, nvmetcli's or SPDK's, as one of nvlane.
     Import(import::ImportArguments),
     /// List the subsystems in a discovery log.
@@ -119,7 +125,9 @@ fn main() -> ExitCode {
         Command::Reload(arguments) => reload::reload(&arguments),
         Command::Ctl(arguments) => ctl::ctl(&arguments),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Trace(arguments) => trace::trace(&arguments),
+        Command::Support(arguments) => support::support(&arguments),
         Command::Import(arguments) => import::import(&arguments),
         Command::Discover(arguments) => discover::discover(&arguments),
         Command::Identify(arguments) => identify::identify(&arguments),

@@ -13,6 +13,7 @@ mod memcached_address;
 mod memcached_listener;
 mod passed_sources;
 mod resolve;
+mod secret_texts;
 mod secrets;
 mod warnings;
 mod write;
@@ -49,6 +50,7 @@ pub use memcached_address::MemcachedAddress;
 pub use memcached_listener::{MemcachedListenerConfig, MemcachedTlsConfig};
 pub(crate) use passed_sources::PassedSources;
 pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
+pub use secret_texts::SecretText;
 pub use secrets::{
     AuthenticationConfig, SecretSource, SecretSources, TlsKeySources, read_secret, read_secret_file,
 };

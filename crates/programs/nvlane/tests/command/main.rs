@@ -4,6 +4,7 @@
 mod bad_addresses;
 mod bad_targets;
 mod ctl;
+mod diagnosis;
 mod discover;
 mod far_keys;
 mod hanging;

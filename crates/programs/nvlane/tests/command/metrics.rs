@@ -130,7 +130,7 @@ fn text(directory: &Path, listen: SocketAddr, memcached: SocketAddr, metrics: So
 }
 
 /// A certificate for a day.
-fn certificate(directory: &Path) {
+pub(crate) fn certificate(directory: &Path) {
     let made = Command::new("openssl")
         .args([
             "req",

@@ -8,7 +8,7 @@ use wire::id::Nsid;
 use crate::ctl::Target;
 use crate::support::run;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn toml(log: &str, delayed: &str) -> String {
     format!(
