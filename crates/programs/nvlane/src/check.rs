@@ -8,6 +8,7 @@ use clap::Args;
 use command_line::exit::Ended;
 use command_line::exit::Failure;
 use command_line::output;
+use store::pool::volume_at;
 use store::{Size, Source};
 use subsystem::access::HostRights;
 use subsystem::config::{
@@ -243,6 +244,7 @@ fn contents_line(namespace: &ResolvedNamespace) -> String {
         Source::File { path, .. } if !path.exists() => "in a file, to be created",
         Source::File { .. } => "in an existing file",
         Source::Device { .. } => "a block device of this machine",
+        Source::Volume { .. } => "a volume of a pool",
     };
     let access = if namespace.spec.is_read_only { ", read only" } else { "" };
     format!("{contents}{access}")
@@ -255,6 +257,7 @@ fn disk_line(namespace: &ResolvedNamespace, is_machine_known: bool) -> String {
     }
     let of_file = match &namespace.spec.source {
         Source::File { path, .. } => Some(store::identity::read(path)),
+        Source::Volume { path } => Some(volume_at(path).ok().map(|volume| volume.record.uuid)),
         _ => None,
     };
     let uuid = match of_file {

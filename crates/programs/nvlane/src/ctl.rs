@@ -351,6 +351,9 @@ fn with_size(storage: &str, bytes: u64) -> Result<String, Failure> {
         Source::Device { .. } => {
             return Err(Failure::usage("a device has its own size: leave --size out"));
         }
+        Source::Volume { .. } => {
+            return Err(Failure::usage("a volume has its own size: leave --size out"));
+        }
     }
     Ok(spec.to_string())
 }

@@ -13,7 +13,7 @@ mod raw_file;
 
 pub use self::memory::{MemorySettings, MemoryStore};
 pub use file::FileStore;
-pub(crate) use file_health::lacking_space;
+pub(crate) use file_health::{lacking_space, warn_of_lacking_space};
 pub use file_open::{Contents, FileKind, FileSettings};
 pub(crate) use file_open::{check_creatable, check_writable, directory_of};
 pub use null::NullStore;

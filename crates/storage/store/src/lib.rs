@@ -11,6 +11,7 @@ mod key_value;
 mod namespace;
 mod near;
 mod open_error;
+pub mod pool;
 mod rate;
 mod size;
 mod space;

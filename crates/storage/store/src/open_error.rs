@@ -59,6 +59,14 @@ pub enum OpenError {
         /// The remedy.
         remedy: &'static str,
     },
+    /// There is no volume at the path.
+    #[error("{} is no volume: {why}", path.display())]
+    NoVolume {
+        /// Its path.
+        path: PathBuf,
+        /// The reason, and what would be right.
+        why: String,
+    },
     /// The file is of another kind than specified.
     #[error("{} is {is}: {remedy}", path.display())]
     WrongKind {

@@ -1,7 +1,7 @@
 //! The specification of a namespace's storage in one line: for the command line and the configuration.
 //!
 //! ```text
-//! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | kv:ram:SIZE | kv:file:PATH,
+//! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | pool:DIR/VOLUME | kv:ram:SIZE | kv:file:PATH,
 //!           then ?OPTION, then &OPTION for each further one
 //! OPTION  = lba=BYTES            block size: 512 to 65536, a power of two
 //!         | size=SIZE            (file, kv:file) creates the file with that size; (file) lets it grow
@@ -32,7 +32,7 @@
 mod parse;
 mod print;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kv::log::Sync;
@@ -41,7 +41,7 @@ use wire::uuid::Uuid;
 
 use crate::block::{
     Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, check_creatable,
-    check_writable, directory_of, lacking_space,
+    check_writable, directory_of, lacking_space, warn_of_lacking_space,
 };
 use crate::filter::Filter;
 use crate::key_value::file::{memory_bytes_default, share_bytes_min};
@@ -50,6 +50,7 @@ use crate::key_value::{
 };
 use crate::namespace::{BLOCK_BYTES_DEFAULT, BlockStore};
 use crate::open_error::OpenError;
+use crate::pool;
 use crate::store::Store;
 
 /// The specification of a namespace's storage.
@@ -126,6 +127,11 @@ pub enum Source {
         /// Path.
         path: PathBuf,
     },
+    /// In a volume or snapshot of a pool, which has its own size, block size and identity.
+    Volume {
+        /// Path: the pool's directory, and the volume's name.
+        path: PathBuf,
+    },
 }
 
 /// The error of a specification: the position, the problem and the remedy.
@@ -162,7 +168,7 @@ impl Spec {
                 let existing = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
                 memory_bytes_default(existing.max(bytes.unwrap_or(0)))
             }),
-            Source::Null { .. } | Source::File { .. } | Source::Device { .. } => 0,
+            Source::Null { .. } | Source::File { .. } | Source::Device { .. } | Source::Volume { .. } => 0,
         }
     }
 
@@ -212,7 +218,16 @@ impl Spec {
     pub fn open_with_pages(&self, is_shared: bool, page_bytes: usize) -> Result<Store, OpenError> {
         let is_read_only = self.is_read_only;
         let block_bytes = self.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
-        let file = || FileStore::open(&self.file_settings().expect("it is in a file or on a device"));
+        let file = || {
+            let settings = self.file_settings()?;
+            let settings = settings.expect("it is in a file or on a device");
+            let store = FileStore::open(&settings)?;
+            // Volumes are thin, and their pool warns once for all of them.
+            if !matches!(self.source, Source::Volume { .. }) {
+                warn_of_lacking_space(&settings);
+            }
+            Ok::<_, OpenError>(store)
+        };
         let blocks: Arc<dyn BlockStore> = match &self.source {
             &Source::Memory { bytes, huge_pages } => {
                 let settings =
@@ -220,7 +235,7 @@ impl Spec {
                 Arc::new(MemoryStore::new(&settings)?)
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
-            Source::File { .. } | Source::Device { .. } => Arc::new(file()?),
+            Source::File { .. } | Source::Device { .. } | Source::Volume { .. } => Arc::new(file()?),
             &Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
                 let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush, prefaults };
                 return Ok(Store::Keys(Arc::new(KeyValueStore::in_memory(settings))));
@@ -246,14 +261,15 @@ impl Spec {
     }
 
     /// How its file or device is opened, if it has one.
-    fn file_settings(&self) -> Option<FileSettings> {
+    fn file_settings(&self) -> Result<Option<FileSettings>, OpenError> {
         let (path, kind, contents, bytes) = match &self.source {
             Source::File { path, bytes } => (path, FileKind::Regular, Contents::Blocks, *bytes),
             Source::KeyValueFile { path, bytes, .. } => (path, FileKind::Regular, Contents::Pairs, *bytes),
             Source::Device { path } => (path, FileKind::Device, Contents::Blocks, None),
-            Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => return None,
+            Source::Volume { path } => return self.volume_settings(path).map(Some),
+            Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => return Ok(None),
         };
-        Some(FileSettings {
+        Ok(Some(FileSettings {
             path: path.clone(),
             kind,
             contents,
@@ -261,6 +277,20 @@ impl Spec {
             block_bytes: self.block_bytes,
             is_read_only: self.is_read_only,
             is_sparse: !matches!(self.source, Source::KeyValueFile { is_sparse: false, .. }),
+        }))
+    }
+
+    fn volume_settings(&self, path: &Path) -> Result<FileSettings, OpenError> {
+        let volume =
+            pool::volume_at(path).map_err(|why| OpenError::NoVolume { path: path.to_owned(), why })?;
+        Ok(FileSettings {
+            path: path.to_owned(),
+            kind: FileKind::Regular,
+            contents: Contents::Blocks,
+            bytes: None,
+            block_bytes: Some(volume.record.block_bytes),
+            is_read_only: self.is_read_only || volume.record.kind == pool::VolumeKind::Snapshot,
+            is_sparse: true,
         })
     }
 
@@ -269,11 +299,11 @@ impl Spec {
     /// # Errors
     /// The error that opening it would report. [`OpenError::Locked`] of storage that a target has open.
     pub fn inspect(&self) -> Result<(), OpenError> {
-        let Some(settings) = self.file_settings() else { return Ok(()) };
+        let Some(settings) = self.file_settings()? else { return Ok(()) };
         let is_new = settings.kind == FileKind::Regular && settings.bytes.is_some() && !self.is_read_only;
         let read_only = Self { is_read_only: true, filters: Vec::new(), ..self.clone() };
         match read_only.open(false) {
-            Ok(_) if self.is_read_only => return Ok(()),
+            Ok(_) if settings.is_read_only => return Ok(()),
             Ok(_) => {}
             // It would be made larger.
             Err(OpenError::CannotGrow { .. }) if !self.is_read_only => {}
@@ -288,7 +318,7 @@ impl Spec {
     /// Space that its file may still need and its file system does not have, and that which it has, bytes. May block.
     #[must_use]
     pub fn lacking_space(&self) -> Option<(u64, u64)> {
-        lacking_space(&self.file_settings()?)
+        lacking_space(&self.file_settings().ok()??)
     }
 
     /// The filters over `below`.
@@ -333,6 +363,7 @@ mod tests {
                 }
             ),
             (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
+            path().prop_map(|path| Source::Volume { path }),
             (path(), option::of(file()), option::of(memory()), 0..SYNCS.len(), 1024u32..=1 << 28).prop_map(
                 |(path, bytes, memory_bytes, sync, item_bytes)| {
                     let sync = SYNCS[sync].1;
@@ -390,6 +421,7 @@ mod tests {
                 if matches!(source, Source::KeyValueFile { .. }) {
                     return Spec { uuid, filters, ..Spec::new(source) };
                 }
+                let block_bytes = block_bytes.filter(|_| !matches!(source, Source::Volume { .. }));
                 Spec { source, block_bytes, uuid, is_read_only, filters }
             },
         )
@@ -403,7 +435,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_is_too_strange(text in "(ram|null|file|device)?:?[0-9KMG]{0,3}([?&=%,:/.-]|delay|error|limit|[a-zé1])*") {
+        fn no_text_is_too_strange(text in "(ram|null|file|device|pool)?:?[0-9KMG]{0,3}([?&=%,:/.-]|delay|error|limit|[a-zé1])*") {
             if let Err(error) = text.parse::<Spec>() {
                 prop_assert!((1..=text.chars().count() + 1).contains(&error.position));
             }
@@ -553,13 +585,17 @@ mod tests {
             "kv:file:/a?size=783K",
             "kv:file:/a?size=1G&lba=512",
             "kv:file:/a?colour=red",
+            "pool:",
+            "pool:/p/db?lba=512",
+            "pool:/p/db?size=1G",
+            "poool:/p/db",
         ];
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
         insta::assert_snapshot!(messages.join("\n"), @r#"
-        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH
-        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH
-        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH
+        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH
+        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH
+        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH
         namespace 'ram:', character 5: expected a size such as 64M or 10G
         namespace 'ram:1X', character 6: no size ends in 'X': use K, M, G or T, as in 64M
         namespace 'ram:1GB', character 6: no size ends in 'GB': use K, M, G or T, as in 64M
@@ -624,6 +660,10 @@ mod tests {
         namespace 'kv:file:/a?size=783K', character 17: too little for a log of keys and values: take 784K or more, and 776K more for each further thread
         namespace 'kv:file:/a?size=1G&lba=512', character 20: only size, sparse, memory, sync, item, flush, prefault, uuid and filters go with kv:file:
         namespace 'kv:file:/a?colour=red', character 12: there is no option 'colour': only size, sparse, memory, sync, item, flush, prefault, uuid and filters go with kv:file:
+        namespace 'pool:', character 6: expected a path
+        namespace 'pool:/p/db?lba=512', character 12: a volume has the block size that it was created with
+        namespace 'pool:/p/db?size=1G', character 12: a volume has its own size: nvlane ctl volume resize makes it larger
+        namespace 'poool:/p/db', character 1: there is no 'poool' (did you mean pool?): expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH
         "#);
     }
 

@@ -613,6 +613,7 @@ fn bdev(name: &str, spec: &str, uuid: Option<Uuid>, is_claimed: bool) -> Value {
         Source::Null { bytes } => ("Null disk", *bytes),
         Source::File { path, bytes } => ("AIO disk", bytes.unwrap_or_else(|| of_file(path))),
         Source::Device { .. } => ("AIO disk", 0),
+        Source::Volume { path } => ("Logical Volume", of_file(path)),
         Source::KeyValue { bytes, .. } => ("nvlane keys and values", *bytes),
         Source::KeyValueFile { bytes, .. } => ("nvlane keys and values", bytes.unwrap_or(0)),
     };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use reactor::File;
 
 use super::file_backend::FileBackend;
-use super::file_health::{self, HealthCell};
+use super::file_health::HealthCell;
 use super::file_open::{self, Contents, FileKind, FileSettings, Traits};
 use super::file_shared::{Current, Shared, Source, lock, watch_of};
 use crate::health::Health;
@@ -29,7 +29,6 @@ impl FileStore {
     pub fn open(settings: &FileSettings) -> Result<Self, OpenError> {
         check_block_bytes(settings)?;
         let opened = file_open::open(settings)?;
-        file_health::warn_of_lacking_space(settings);
         let (bytes, block_bytes, traits) = (opened.bytes, opened.block_bytes, opened.traits);
         let name = settings.path.display().to_string();
         tracing::debug!(name, bytes, block_bytes, ?traits, "opened");

@@ -184,7 +184,7 @@ pub(crate) fn lacking_space(settings: &FileSettings) -> Option<(u64, u64)> {
 }
 
 /// Logs that a file may need more space than its file system has. May block.
-pub(super) fn warn_of_lacking_space(settings: &FileSettings) {
+pub(crate) fn warn_of_lacking_space(settings: &FileSettings) {
     if let Some((missing, free)) = lacking_space(settings) {
         tracing::warn!(
             path = %settings.path.display(), needs = %Size(missing), free = %Size(free),

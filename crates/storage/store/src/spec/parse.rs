@@ -102,7 +102,8 @@ impl<'a> Piece<'a> {
 const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
 /// The kinds of storage, for messages.
-const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH";
+const SOURCES: &str =
+    "ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH";
 
 /// The kinds of storage for keys and values.
 const KEY_VALUE_OPTIONS: &str = "only evict, item, flush, prefault and uuid go with kv:ram:";
@@ -191,9 +192,10 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
             _ => place.wrong("expected ram:SIZE or file:PATH, as in kv:ram:4G"),
         },
         "device" => Ok(Source::Device { path: parse_path(place)? }),
+        "pool" => Ok(Source::Volume { path: parse_path(place)? }),
         unknown => scheme.wrong(format!(
             "there is no '{unknown}'{}: expected {SOURCES}",
-            suggestion(unknown, ["ram", "null", "file", "device", "kv"])
+            suggestion(unknown, ["ram", "null", "file", "device", "pool", "kv"])
         )),
     }
 }
@@ -331,6 +333,12 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             Source::KeyValue { .. },
         ) => {
             return name.wrong(KEY_VALUE_OPTIONS);
+        }
+        ("lba", Source::Volume { .. }) => {
+            return name.wrong("a volume has the block size that it was created with");
+        }
+        ("size", Source::Volume { .. }) => {
+            return name.wrong("a volume has its own size: nvlane ctl volume resize makes it larger");
         }
         ("lba", _) => {
             let value = needed("4096")?;

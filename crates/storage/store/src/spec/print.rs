@@ -52,6 +52,7 @@ impl fmt::Display for Spec {
                 }
             }
             Source::Device { path } => write!(f, "device:{}", PathText(path.as_os_str()))?,
+            Source::Volume { path } => write!(f, "pool:{}", PathText(path.as_os_str()))?,
         }
         if let Source::KeyValue { item_bytes, allows_flush, prefaults, .. }
         | Source::KeyValueFile { item_bytes, allows_flush, prefaults, .. } = &self.source

@@ -43,7 +43,7 @@ impl TargetIdentity {
         let machine = self.machine.uuid();
         match &spec.source {
             Source::Device { path } => named(machine, &format!("device {}", device_name(path))),
-            Source::File { path, .. } | Source::KeyValueFile { path, .. } => {
+            Source::File { path, .. } | Source::KeyValueFile { path, .. } | Source::Volume { path } => {
                 named(machine, &format!("file {}", place(path)))
             }
             Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => {
@@ -139,6 +139,7 @@ pub fn storage_name(spec: &Spec) -> Option<String> {
         Source::File { path, .. } => Some(format!("file:{}", path.display())),
         Source::KeyValueFile { path, .. } => Some(format!("kv:file:{}", path.display())),
         Source::Device { path } => Some(format!("device:{}", path.display())),
+        Source::Volume { path } => Some(format!("pool:{}", path.display())),
         Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => None,
     }
 }

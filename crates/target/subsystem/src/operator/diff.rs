@@ -472,7 +472,7 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
             }
             Source::File { bytes, .. } => *bytes = None,
             Source::KeyValueFile { bytes, memory_bytes, .. } => (*bytes, *memory_bytes) = (None, None),
-            Source::Device { .. } => {}
+            Source::Device { .. } | Source::Volume { .. } => {}
         }
         spec
     };
@@ -484,7 +484,7 @@ fn size(spec: &Spec) -> Option<u64> {
     match spec.source {
         Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => Some(bytes),
         Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. } => bytes,
-        Source::Device { .. } => None,
+        Source::Device { .. } | Source::Volume { .. } => None,
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use store::identity::{FileId, Origin, claim, keep_block_bytes, read};
+use store::pool::volume_at;
 use store::{Source, Spec};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
@@ -97,6 +98,9 @@ impl Identities {
         if let (Some(path), false) = (file_path(&namespace.spec), namespace.is_uuid_given) {
             self.claim(path, &mut settled);
         }
+        if let Source::Volume { path } = &namespace.spec.source {
+            settled.identify(volume_at(path)?.record.uuid);
+        }
         if let (Source::File { path, .. }, Some(block_bytes)) = (&namespace.spec.source, block_bytes)
             && let Err(error) = keep_block_bytes(path, block_bytes)
         {
@@ -122,8 +126,11 @@ impl Identities {
                 namespace.spec, settled.uuid, other.spec
             ));
         }
+        // A volume that was rolled back is another file, and is meant to be the same disk.
+        let is_volume = matches!(namespace.spec.source, Source::Volume { .. });
         if let Some((removed, removed_file)) = self.removed.get(&key)
             && *removed_file != file
+            && !is_volume
             && is_same(removed)
         {
             return Err(format!(
@@ -288,7 +295,7 @@ impl TargetConfig {
 /// The path of storage that has one.
 fn path(spec: &Spec) -> Option<&Path> {
     match &spec.source {
-        Source::Device { path } => Some(path),
+        Source::Device { path } | Source::Volume { path } => Some(path),
         _ => file_path(spec),
     }
 }
