@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use store::{Backend, BlockStore, FileStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 
 use crate::crash_files::crash_files;
+use crate::crash_pool::crash_pool;
 use crate::crash_report::CrashReport;
 
 /// Bytes that are written whole or not at all.
@@ -97,6 +98,7 @@ pub fn crash_states(length_max: u32, share: usize, share_count: usize) -> CrashR
     let mut report = CrashReport::default();
     if share == 0 {
         crash_files(&mut report);
+        crash_pool(&mut report);
     }
     for length in 1..=length_max {
         let count = ALPHABET.len().pow(length);

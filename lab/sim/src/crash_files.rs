@@ -40,26 +40,32 @@ struct Content {
 
 /// A change of a directory.
 #[derive(Clone, Debug)]
-enum Change {
+pub(crate) enum Change {
     Name(PathBuf, usize),
     /// In one step.
     Move(PathBuf, PathBuf),
     Remove(PathBuf),
 }
 
-type Names = BTreeMap<PathBuf, usize>;
+pub(crate) type Names = BTreeMap<PathBuf, usize>;
 
 /// A file system that remembers changes that are not durable yet.
-#[derive(Clone, Debug, Default)]
-struct Disk {
-    contents: Vec<Content>,
-    durable_names: Names,
-    changes: Vec<Change>,
+#[derive(Clone, Debug)]
+pub(crate) struct Disk<C> {
+    pub(crate) contents: Vec<C>,
+    pub(crate) durable_names: Names,
+    pub(crate) changes: Vec<Change>,
+}
+
+impl<C> Default for Disk<C> {
+    fn default() -> Self {
+        Self { contents: Vec::new(), durable_names: Names::new(), changes: Vec::new() }
+    }
 }
 
 /// The calls of one run: cuts the power before each.
 struct Recorder<'a> {
-    disk: Disk,
+    disk: Disk<Content>,
     before: Option<Vec<u8>>,
     after: Vec<u8>,
     fault: Option<(usize, Errno)>,
@@ -129,9 +135,9 @@ fn run(
     calls.call_count
 }
 
-impl Disk {
+impl<C> Disk<C> {
     /// The names with those changes made whose bits are set.
-    fn names(&self, made: usize) -> Names {
+    pub(crate) fn names(&self, made: usize) -> Names {
         let mut names = self.durable_names.clone();
         for (_, change) in self.changes.iter().enumerate().filter(|(at, _)| made >> at & 1 == 1) {
             match change {
@@ -155,10 +161,18 @@ impl Disk {
         })
     }
 
-    fn now(&self) -> Names {
+    pub(crate) fn now(&self) -> Names {
         self.names(usize::MAX)
     }
 
+    /// Makes the names durable.
+    pub(crate) fn sync_names(&mut self) {
+        self.durable_names = self.now();
+        self.changes.clear();
+    }
+}
+
+impl Disk<Content> {
     fn read(&self, names: &Names) -> Option<Vec<u8>> {
         names.get(Path::new(PATH)).map(|content| self.contents[*content].bytes.clone())
     }
@@ -245,8 +259,7 @@ impl FileCalls for Recorder<'_> {
     fn sync(&mut self, path: &Path) -> io::Result<()> {
         self.call()?;
         if Path::new(PATH).parent() == Some(path) {
-            self.disk.durable_names = self.disk.now();
-            self.disk.changes.clear();
+            self.disk.sync_names();
         } else {
             let content = *self.disk.now().get(path).ok_or(Errno::NOENT)?;
             self.disk.contents[content].is_durable = true;

@@ -19,6 +19,7 @@ mod case;
 mod coverage;
 mod crash;
 mod crash_files;
+mod crash_pool;
 mod crash_report;
 mod event_use;
 mod finding;
