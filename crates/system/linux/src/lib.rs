@@ -5,7 +5,7 @@
 //! | Machine, process and threads | `machine_memory`, `placement` (cores, priorities), `descriptors`, `signals` |
 //! | Time and chance | `moment`, [`random`], [`randomness`] |
 //! | Files | [`small_file`], [`whole_file`], `file_lock` |
-//! | Sockets and network devices | [`socket_option`], `passed_sockets` (socket activation), `interface`, `netlink_options`, `ethtool_ioctl`, `sock_ops` (BPF) |
+//! | Sockets and network devices | [`private_socket`], [`socket_option`], `passed_sockets` (socket activation), `interface`, `netlink_options`, `ethtool_ioctl`, `sock_ops` (BPF) |
 //!
 //! The unsafe code makes system calls: in `ethtool_ioctl`, `file_lock`, `netlink_options`, `passed_sockets`, `placement`,
 //! `signals`, `sock_ops` and `socket_option`.
@@ -21,6 +21,7 @@ mod moment;
 mod netlink_options;
 mod passed_sockets;
 mod placement;
+pub mod private_socket;
 pub mod random;
 pub mod randomness;
 mod signals;
