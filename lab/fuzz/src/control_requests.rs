@@ -30,6 +30,8 @@ impl Plant for Checker {
         None
     }
 
+    fn look_after_storage(&mut self) {}
+
     fn state(&self) -> Option<serde_json::Value> {
         None
     }

@@ -183,7 +183,8 @@ fn check(
     let (ended, clean) = run(None);
     match &ended {
         Ok(()) => {
-            find_if(&read(&clean.disk.now(), &clean.disk) != after, history, "it has another outcome", report)
+            let is_wrong = read(&clean.disk.now(), &clean.disk) != *after;
+            find_if(is_wrong, history, "it has another outcome", report);
         }
         // The volume of a snapshot is gone, and another one has its name.
         Err(PoolError::Missing { .. }) if history.last() == Some(&Step::RollBack) => return machine.clone(),

@@ -4,6 +4,7 @@
 
 pub(crate) mod client;
 mod shown;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ const HELP: &str = "\
   nvlane ctl listener add 192.0.2.1:4420
   nvlane ctl limit set --connections 1000
   nvlane ctl namespace remove 2
+  nvlane ctl volume create fast/db --size 100G               in a pool; see nvlane ctl volume --help
   nvlane ctl diff                                            what differs from the configuration file
   nvlane ctl export > nvlane.toml                            one file of all
 
@@ -82,6 +84,7 @@ impl Args for CtlArguments {
             .help("Seconds to wait for the target");
         let command = command.arg(socket).arg(timeout).after_help(HELP).subcommand_required(true);
         let command = NOUNS.iter().fold(command, |command, noun| command.subcommand(noun_command(noun)));
+        let command = command.subcommands(volumes::commands());
         command
             .subcommand(Command::new("diff").about("Show what differs from the configuration file"))
             .subcommand(Command::new("export").about("Print the configuration with all changes, as TOML"))
@@ -130,6 +133,7 @@ fn noun_command(noun: &'static Noun) -> Command {
             .value_name(match noun.id {
                 Some("nsid") => "NSID",
                 Some("address") => "ADDR",
+                Some("name") => "NAME",
                 _ => "NQN",
             })
             .required(is_required)
@@ -264,6 +268,8 @@ pub(crate) fn ctl(arguments: &CtlArguments) -> Ended {
                 .map_err(|error| Failure::usage(format!("the parameters are no JSON object: {error}")))?;
             write_json(&client.call(method, &params)?)?;
         }
+        "volume" | "snapshot" => volumes::perform(noun, matches, &mut client, &output)?,
+        "pool" if matches.subcommand_name() == Some("list") => volumes::list_pools(&mut client, &output)?,
         _ => of_noun(noun, matches, &mut client, &output)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -352,7 +358,9 @@ fn with_size(storage: &str, bytes: u64) -> Result<String, Failure> {
             return Err(Failure::usage("a device has its own size: leave --size out"));
         }
         Source::Volume { .. } => {
-            return Err(Failure::usage("a volume has its own size: leave --size out"));
+            return Err(Failure::usage(
+                "a volume has its own size: nvlane ctl volume resize makes it larger, for the namespace too",
+            ));
         }
     }
     Ok(spec.to_string())

@@ -8,6 +8,7 @@ mod device_queues;
 pub(crate) mod force_request;
 mod memcached_options;
 mod metrics_server;
+mod pools;
 pub(crate) mod state_file;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -33,7 +34,7 @@ use signal_hook::iterator::Signals;
 use store::{Size, Spec};
 use subsystem::config::{
     ConfigFile, ConfigPlace, ListenerConfig, MemcachedAddress, MemcachedListenerConfig, NamespaceConfig,
-    Problem, SecretSources, SubsystemConfig, TargetConfig, Threads, TlsPolicy, listen_address,
+    PoolConfig, Problem, SecretSources, SubsystemConfig, TargetConfig, Threads, TlsPolicy, listen_address,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -47,6 +48,7 @@ use wire::nqn::Nqn;
 use self::control_calls::WaitingCall;
 use self::device_queues::DeviceQueues;
 use self::metrics_server::MetricsServer;
+use self::pools::Pools;
 use self::state_file::{StateFile, monotonic_ns};
 use crate::disk_path::disk_path;
 use crate::local_address::{from_elsewhere, from_here};
@@ -112,10 +114,14 @@ pub(crate) struct TargetArguments {
     /// share /etc/machine-id. [default: a hash of /etc/machine-id and the hardware]
     #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     machine: Option<String>,
-    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE,
-    /// followed by options such as ?lba=512&readonly (see below). May be given several times.
+    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or
+    /// kv:file:PATH?size=SIZE, followed by options such as ?lba=512&readonly (see below). May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
+    /// A pool of volumes: a directory, on XFS or btrfs for clones and snapshots. Its volumes are made with `nvlane ctl volume`
+    /// and served as pool:NAME/VOLUME. May be given several times; [[pool]] of the configuration file has more settings.
+    #[arg(long, value_name = "NAME=DIR")]
+    pool: Vec<PoolConfig>,
     /// File with a secret (DHHC-1:…, see `nvlane keys generate`) that hosts must have, or keyring:NAME, a key in the
     /// kernel's keyrings: each queue authenticates before anything else. Secrets of single hosts are in the
     /// configuration file.
@@ -263,8 +269,9 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
 
     let serving = Serving { arguments, config: base, mask, manager };
     let device_queues = DeviceQueues::new(&arguments.adq_record);
+    let pools = Pools::new(&config.pools);
     let file = StateFile::new(arguments.state.as_deref());
-    serving.run(Parts { target, control, metrics, file, device_queues }, wakes, &wake)
+    serving.run(Parts { target, control, metrics, file, device_queues, pools }, wakes, &wake)
 }
 
 /// Starts the thread that takes the signals of this process: the others, which inherit the mask of the main thread, have
@@ -338,11 +345,24 @@ struct Parts {
     metrics: MetricsServer,
     file: StateFile,
     device_queues: DeviceQueues,
+    pools: Pools,
 }
 
 impl Parts {
     fn write_state(&mut self) {
-        self.file.write(&self.target, &self.device_queues);
+        self.file.write(&self.target, &self.device_queues, self.pools.states());
+    }
+
+    /// Whether something can change without the target.
+    fn has_storage_to_watch(&self) -> bool {
+        self.target.has_storage_to_watch() || self.pools.has_any()
+    }
+
+    /// Returns whether anything has changed.
+    fn look_after_storage(&mut self) -> bool {
+        let of_pools = log_report("storage", &self.pools.look());
+        self.metrics.note_pools(self.pools.states());
+        log_report("storage", &self.target.look_after_storage()) || of_pools
     }
 
     /// Returns whether anything has changed.
@@ -356,6 +376,9 @@ impl Serving<'_> {
     fn run(&self, mut parts: Parts, wakes: Sender<Wake>, wake: &Receiver<Wake>) -> Ended {
         let mut code = ExitCode::SUCCESS;
         parts.look_at_device_queues();
+        if parts.pools.has_any() {
+            parts.look_after_storage();
+        }
         parts.write_state();
         self.tell_ready(&parts.target, "");
         // It may read the state.
@@ -363,8 +386,8 @@ impl Serving<'_> {
         let mut next_look = Instant::now() + LOOK_INTERVAL;
         let mut next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
         loop {
-            if parts.target.has_storage_to_watch() && Instant::now() >= next_look {
-                if log_report("storage", &parts.target.look_after_storage()) {
+            if parts.has_storage_to_watch() && Instant::now() >= next_look {
+                if parts.look_after_storage() {
                     parts.write_state();
                 }
                 next_look = Instant::now() + LOOK_INTERVAL;
@@ -376,7 +399,7 @@ impl Serving<'_> {
                 next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
             }
             let looks = [
-                parts.target.has_storage_to_watch().then_some(next_look),
+                parts.has_storage_to_watch().then_some(next_look),
                 parts.device_queues.has_any().then_some(next_device_look),
             ];
             match next_wake(wake, looks.into_iter().flatten().min())? {
@@ -483,7 +506,7 @@ impl Serving<'_> {
         self.manager.tell(format_args!("READY=1\nSTATUS={namespace_count} namespaces at {addresses}{more}"));
     }
 
-    fn reload(&self, Parts { target, control, metrics, .. }: &mut Parts) -> Report {
+    fn reload(&self, Parts { target, control, metrics, pools, .. }: &mut Parts) -> Report {
         let wanted = match &self.arguments.config {
             Some(path) => ConfigFile::read(path).map_err(|errors| errors.to_string()).and_then(|file| {
                 configure(self.arguments, Some(&file)).map_err(|failure| failure.to_string())
@@ -499,6 +522,8 @@ impl Serving<'_> {
                 let line = |text| ReportLine { outcome: ChangeOutcome::Done, text };
                 report.lines.splice(..0, dropped.iter().map(control_calls::dropped_line).map(line));
                 report.lines.extend(metrics.follow(&control.config().metrics));
+                report.lines.extend(pools.refusals(&control.config().pools));
+                report.lines.extend(pools.follow(&control.config().pools));
                 report
             }
             Err(errors) => {
@@ -548,7 +573,7 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     let mut config = match file {
         Some(file) => file.config.clone(),
         None => {
-            if arguments.namespace.is_empty() {
+            if arguments.namespace.is_empty() && arguments.pool.is_empty() {
                 return Err(Failure::usage(
                     "nothing to serve: give --namespace (ram:1G, say) or --config FILE",
                 ));
@@ -634,6 +659,8 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     if let Some(address) = arguments.metrics {
         config.metrics.address = Some(address);
     }
+    config.pools.extend(arguments.pool.iter().cloned());
+    config.resolve_pools();
     let problems = config.check();
     if problems.is_empty() {
         take_reactors_of_layouts(&mut config, &arguments.adq_record);

@@ -38,6 +38,8 @@ pub struct RawFile {
     #[serde(default)]
     pub memcached: Vec<Spanned<RawMemcached>>,
     #[serde(default)]
+    pub pool: Vec<Spanned<RawPool>>,
+    #[serde(default)]
     pub subsystem: Vec<Spanned<RawSubsystem>>,
     #[serde(default)]
     pub audit: RawAudit,
@@ -154,6 +156,15 @@ pub struct RawListener {
     pub doorbell: Option<Spanned<String>>,
     pub tls: Option<Spanned<String>>,
     pub allow: Option<Spanned<Vec<String>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPool {
+    pub name: Spanned<String>,
+    pub dir: Spanned<PathBuf>,
+    pub quota: Option<Spanned<RawSize>>,
+    pub space_low: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]

@@ -32,6 +32,9 @@ pub trait Plant {
     /// The bound address of the listener with this configured address.
     fn bound(&self, address: &str) -> Option<String>;
 
+    /// Follows storage that has changed: hosts hear of new sizes.
+    fn look_after_storage(&mut self);
+
     /// The state of the target; `None` if it has none.
     fn state(&self) -> Option<Value>;
 

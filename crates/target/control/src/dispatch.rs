@@ -6,7 +6,7 @@ use crate::control::{Control, Plant};
 use crate::error::{CallError, METHOD};
 use crate::methods::METHODS;
 use crate::rpc::Call;
-use crate::{spdk, trace};
+use crate::{spdk, trace, volumes};
 
 impl Call {
     /// Whether it asks for a reload, which the target performs.
@@ -18,7 +18,9 @@ impl Call {
     /// Whether it changes anything.
     #[must_use]
     pub fn is_change(&self) -> bool {
-        matches!(self.method.as_str(), "add" | "set" | "remove") || spdk::is_change(&self.method)
+        matches!(self.method.as_str(), "add" | "set" | "remove")
+            || spdk::is_change(&self.method)
+            || volumes::is_change(&self.method)
     }
 
     /// The noun and the name in the call, for the audit log. Values are left out, since a caller may have put a secret there.
@@ -29,7 +31,7 @@ impl Call {
             Some(Value::Number(number)) => Some(number.to_string()),
             _ => None,
         };
-        let words = ["noun", "subsystem", "nqn", "name", "nsid"];
+        let words = ["noun", "subsystem", "nqn", "name", "nsid", "source", "volume"];
         words.iter().filter_map(|key| text(key)).collect::<Vec<_>>().join(" ")
     }
 }
@@ -46,9 +48,12 @@ impl Control {
         if call.is_trace() {
             return plant.trace(call.trace_request()?);
         }
+        if volumes::METHODS.contains(&call.method.as_str()) {
+            return self.perform_volumes(call, plant);
+        }
         self.perform_own(call, plant).unwrap_or_else(|| {
-            let known =
-                METHODS.into_iter().chain(trace::METHODS).chain(spdk::METHODS.iter().map(|(name, _)| *name));
+            let own = METHODS.into_iter().chain(trace::METHODS).chain(volumes::METHODS);
+            let known = own.chain(spdk::METHODS.iter().map(|(name, _)| *name));
             let hint = store::nearest(&call.method, known)
                 .map_or_else(String::new, |near| format!(": did you mean {near}?"));
             Err(CallError::new(METHOD, format!("no method {}{hint}", call.method)))

@@ -31,6 +31,16 @@ pub(crate) const REFUSED: i64 = -32001;
 pub(crate) const REVISION: i64 = -32002;
 /// There is no object of this name.
 pub(crate) const MISSING: i64 = -32003;
+/// There is a volume or snapshot of this name.
+pub(crate) const EXISTS: i64 = -32004;
+/// A namespace is on the volume.
+pub(crate) const BUSY: i64 = -32005;
+/// The file system has no space.
+pub(crate) const NO_SPACE: i64 = -32006;
+/// The quota of the pool does not allow it.
+pub(crate) const QUOTA: i64 = -32007;
+/// The file system cannot do it.
+pub(crate) const UNSUPPORTED: i64 = -32008;
 
 impl CallError {
     /// The target is ending, and answers no more.

@@ -58,6 +58,8 @@ impl Plant for Checker {
         None
     }
 
+    fn look_after_storage(&mut self) {}
+
     fn state(&self) -> Option<Value> {
         None
     }

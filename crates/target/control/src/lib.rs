@@ -1,7 +1,7 @@
 //! Changes of a running target by callers on its machine: JSON-RPC over a Unix socket.
 //!
 //! ```text
-//! import, socket ▶ dispatch ▶ spdk ▶ methods ▶ control ▶ changes_file, tree
+//! import, socket ▶ dispatch ▶ spdk ▶ methods, volumes ▶ control ▶ changes_file, tree
 //! ```
 //!
 //! A change is an edit of the configuration as a tree of tables. [`Control`] holds the tree of the operator's
@@ -23,6 +23,7 @@ pub mod socket;
 mod spdk;
 pub mod trace;
 mod tree;
+mod volumes;
 
 #[cfg(test)]
 mod tests;

@@ -142,7 +142,7 @@ pub const NOUNS: &[Noun] = &[
             text(
                 "storage",
                 "SPEC",
-                "ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE",
+                "ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, pool:POOL/VOLUME, kv:ram:SIZE or kv:file:PATH?size=SIZE",
             ),
             text("uuid", "UUID", "UUID"),
             text("nguid", "NGUID", "NGUID; the digits of the UUID by default"),
@@ -213,6 +213,18 @@ pub const NOUNS: &[Noun] = &[
             text("tls_clients", "WORD", "required or optional"),
             text("users", "REFERENCE", "Lines of user:password"),
             ALLOW,
+        ],
+    },
+    Noun {
+        name: "pool",
+        about: "Pools: directories with volumes and snapshots",
+        place: &["pool"],
+        id: Some("name"),
+        in_subsystem: false,
+        keys: &[
+            text("dir", "DIR", "Its directory, on XFS or btrfs for clones and snapshots"),
+            text("quota", "SIZE", "The most that its volumes may come to, such as 1T"),
+            text("space_low", "SIZE", "Free space below which it is low: a size or a share; default 10%"),
         ],
     },
     Noun {

@@ -5,6 +5,7 @@ mod imports;
 mod merging;
 mod requests;
 mod spdk_methods;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 
@@ -31,11 +32,12 @@ struct FakePlant {
     /// Refuses each change.
     refuses: bool,
     change_count: usize,
+    look_count: usize,
 }
 
 impl FakePlant {
     fn new(control: &Control) -> Self {
-        Self { running: control.config().clone(), refuses: false, change_count: 0 }
+        Self { running: control.config().clone(), refuses: false, change_count: 0, look_count: 0 }
     }
 }
 
@@ -60,6 +62,10 @@ impl Plant for FakePlant {
 
     fn bound(&self, _: &str) -> Option<String> {
         None
+    }
+
+    fn look_after_storage(&mut self) {
+        self.look_count += 1;
     }
 
     fn state(&self) -> Option<Value> {

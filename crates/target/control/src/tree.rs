@@ -15,12 +15,13 @@ use crate::error::CallError;
 pub(crate) const IS_NUMBERED: &str = "numbered";
 
 /// Lists of tables by their path, and the key that names a table.
-const NAMED: [(&[&str], &str); 6] = [
+const NAMED: [(&[&str], &str); 7] = [
     (&["subsystem"], "nqn"),
     (&["subsystem", "namespace"], "nsid"),
     (&["subsystem", "host"], "nqn"),
     (&["listener"], "address"),
     (&["memcached"], "address"),
+    (&["pool"], "name"),
     (&["discovery", "referral"], "address"),
 ];
 

@@ -115,6 +115,14 @@ metrics! {
     NAMESPACE_CLOSED_REASON Gauge "nvlane_namespace_closed_reason" ["subsystem" "nsid" "reason"] "1 while it is closed for this reason: flush (one failed, or a durable write), cut, deleted, removed, reopening or other."
     NAMESPACE_CLOSINGS Counter "nvlane_namespace_closings" ["subsystem" "nsid"] "How often it was closed."
 
+    POOL_TOTAL Gauge "nvlane_pool_size_bytes" ["pool"] "Size of the file system of a pool of volumes, or its quota if that is less."
+    POOL_LEFT Gauge "nvlane_pool_left_bytes" ["pool"] "Space that writes can still take, of the file system and of the quota."
+    POOL_ALLOCATED Gauge "nvlane_pool_allocated_bytes" ["pool"] "Blocks of all volumes and snapshots; shared ones count in each."
+    POOL_COMMITTED Gauge "nvlane_pool_committed_bytes" ["pool"] "What the volumes may come to: their sizes, and the blocks of the snapshots."
+    POOL_VOLUMES Gauge "nvlane_pool_volumes" ["pool" "kind"] "Volumes and snapshots."
+    POOL_LOW Gauge "nvlane_pool_space_low" ["pool"] "Whether less space is left than space_low of the pool."
+    POOL_USABLE Gauge "nvlane_pool_usable" ["pool"] "Whether the directory of the pool can be read; if not, the pool has no other series."
+
     KV_PAIRS Gauge "nvlane_kv_pairs" ["subsystem" "nsid"] "Pairs of a key-value namespace."
     KV_BYTES Gauge "nvlane_kv_pair_bytes" ["subsystem" "nsid"] "Keys and values of these."
     KV_MEMORY Gauge "nvlane_kv_memory_bytes" ["subsystem" "nsid"] "Memory for index and values."

@@ -9,6 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, MetricE
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use reactor::Durations;
+use subsystem::config::PoolState;
 use subsystem::lane_counters::{CARAVAN_SIZE_COUNT, LaneTotals, PhaseTotals, Reason};
 use subsystem::state::{
     HostState, LogState, NamespaceState, PairCounters, PairsState, ReactorState, TRUST_REASONS, TargetState,
@@ -27,6 +28,8 @@ pub struct Process {
     pub started_unix_s: f64,
     /// Reloads of its configuration.
     pub reloads: Reloads,
+    /// The pools of volumes, as last seen.
+    pub pools: Vec<PoolState>,
 }
 
 /// Outcomes of reloads.
@@ -369,7 +372,8 @@ impl Page {
     }
 
     fn process(&mut self, process: &Process) {
-        let Process { version, started_unix_s, reloads } = process;
+        let Process { version, started_unix_s, reloads, pools } = process;
+        pools.iter().for_each(|pool| self.pool(pool));
         self.set(metric::BUILD, &[version], 1.0);
         self.set(metric::START, &[], *started_unix_s);
         self.count(metric::RELOADS, &["complete"], reloads.complete_count);
@@ -377,6 +381,22 @@ impl Page {
         let is_complete = reloads.is_last_complete.unwrap_or(true);
         self.set(metric::RELOAD_SUCCESSFUL, &[], f64::from(u8::from(is_complete)));
         self.set(metric::RELOAD_TIME, &[], reloads.complete_unix_s);
+    }
+
+    fn pool(&mut self, pool: &PoolState) {
+        let labels = [pool.name.as_str()];
+        let flag = |is_set: bool| f64::from(u8::from(is_set));
+        self.set(metric::POOL_USABLE, &labels, flag(pool.error.is_none()));
+        if pool.error.is_some() {
+            return;
+        }
+        self.set(metric::POOL_TOTAL, &labels, float(pool.total));
+        self.set(metric::POOL_LEFT, &labels, float(pool.left));
+        self.set(metric::POOL_ALLOCATED, &labels, float(pool.allocated));
+        self.set(metric::POOL_COMMITTED, &labels, float(pool.committed));
+        self.set(metric::POOL_VOLUMES, &[labels[0], "volume"], float(pool.volumes));
+        self.set(metric::POOL_VOLUMES, &[labels[0], "snapshot"], float(pool.snapshots));
+        self.set(metric::POOL_LOW, &labels, flag(pool.is_low));
     }
 
     fn lanes(&mut self, totals: &LaneTotals) {
@@ -698,6 +718,10 @@ mod tests {
         assert_eq!(none, 53);
         assert_eq!(samples(1, false) - none, 115);
         assert_eq!(samples(1, true) - samples(1, false), 18);
+        let mut with_pool = scrape(TargetState::default());
+        with_pool.process.pools = vec![PoolState::default()];
+        let text = Renderer::default().render(&with_pool);
+        assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count() - none, 8);
         // The sum of the others has no UUID, no free and no spare space.
         assert_eq!(samples(1000, false) - none, NAMESPACE_COUNT_MAX * 115 + 112);
     }

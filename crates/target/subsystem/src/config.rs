@@ -12,6 +12,7 @@ mod listen_address;
 mod memcached_address;
 mod memcached_listener;
 mod passed_sources;
+mod pool;
 mod resolve;
 mod secret_texts;
 mod secrets;
@@ -49,6 +50,7 @@ pub use listen_address::listen_address;
 pub use memcached_address::MemcachedAddress;
 pub use memcached_listener::{MemcachedListenerConfig, MemcachedTlsConfig};
 pub(crate) use passed_sources::PassedSources;
+pub use pool::{PoolConfig, PoolState};
 pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
 pub use secret_texts::SecretText;
 pub use secrets::{
@@ -73,6 +75,8 @@ pub struct TargetConfig {
     pub memcached: Vec<MemcachedListenerConfig>,
     /// The discovery service.
     pub discovery: DiscoveryConfig,
+    /// Pools of volumes.
+    pub pools: Vec<PoolConfig>,
     /// Subsystems.
     pub subsystems: Vec<SubsystemConfig>,
     /// The audit log.

@@ -335,7 +335,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:1:10: unclosed table, expected `]`
     nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`, `allow`; did you mean `address`?
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
-    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`, `control`, `metrics`, `log`; did you mean `subsystem`?
+    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `pool`, `subsystem`, `audit`, `control`, `metrics`, `log`; did you mean `subsystem`?
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
     nvlane.toml:2:13: invalid value: integer `-1`, expected a number from 0 to 65535
     nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"
@@ -724,6 +724,7 @@ fn a_configuration_is_written_as_it_is_read() {
         [discovery]\nnqn = \"nqn.2026-01.io.nvlane:d\"\n[[discovery.referral]]\naddress = \"192.0.2.1\"\n\
         [[listener]]\naddress = \"[::1]\"\nadvertise = \"192.0.2.9:7\"\ndoorbell = \"turn\"\nallow = [\"10.0.0.0/8\", \"192.0.2.7\"]\ntls = \"required\"\n\
         [[listener]]\naddress = \"127.0.0.1:8009\"\nsubsystems = true\ndiscovery = false\n\
+        [[pool]]\nname = \"p\"\ndir = \"/p\"\nquota = \"1T\"\nspace_low = \"5%\"\n\
         [[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nserial = \"S\"\nmodel = \"M\"\nhosts = [\"b\", \"a\"]\nmemcached = \"any\"\n\
         cntlids = [2, 9]\ndoorbell = \"immediate\"\ndhchap_secret = \"env:S\"\ndhchap_hash = [\"sha384\"]\n\
         dhchap_dhgroup = [\"ffdhe2048\", \"null\"]\nrefused_reauthentication = \"keep\"\n\
@@ -732,7 +733,8 @@ fn a_configuration_is_written_as_it_is_read() {
         [[subsystem.namespace]]\nstorage = \"file:/f?size=1G&lba=512&readonly\"\nuuid = \"01234567-89ab-cdef-0123-456789abcdef\"\n\
         hosts = [\"a\"]\nwrite_hosts = []\n\
         [[subsystem.namespace]]\nnsid = 7\nstorage = \"kv:ram:1G?evict=none\"\nkey_prefixes = { a = [\"x/\", \"\"] }\n\
-        iops = 9\nbytes_per_s = 1000000\nwrite_bytes_per_s = \"1M\"\nburst_ms = 7\n";
+        iops = 9\nbytes_per_s = 1000000\nwrite_bytes_per_s = \"1M\"\nburst_ms = 7\n\
+        [[subsystem.namespace]]\nstorage = \"pool:p/v\"\n";
     for text in [EXAMPLE.to_owned(), uncommented(EXAMPLE), rich.to_owned()] {
         let read = config(&text);
         let written = read.to_toml().to_string();
@@ -746,7 +748,9 @@ fn a_configuration_is_written_as_it_is_read() {
         assert!(written.contains_key(key), "{key} is not written: {known}");
     }
     assert_eq!(written["subsystem"][0]["namespace"][0].get("nsid"), None, "its number was not given");
-    assert_eq!(config(rich).namespace_numbers(), [[1, 7].map(Nsid::new)]);
+    assert_eq!(config(rich).namespace_numbers(), [[1, 7, 2].map(Nsid::new)]);
+    let storage = written["subsystem"][0]["namespace"][2]["storage"].as_str();
+    assert_eq!(storage, Some("pool:/p/v"), "the name of a pool stands for its directory");
 }
 
 #[test]

@@ -19,7 +19,8 @@ use subsystem::server::{Target, TraceError};
 use wire::text::without_hidden;
 
 use super::metrics_server::MetricsServer;
-use super::{Parts, Wake, warn_about_memory};
+use super::pools::Pools;
+use super::{Parts, Wake, log_report, warn_about_memory};
 
 /// A call, and where its answer is waited for.
 pub(super) struct WaitingCall {
@@ -104,10 +105,11 @@ pub(super) fn serve(socket: &ControlSocket, target: &Target, wakes: Sender<Wake>
     Ok(())
 }
 
-/// The running target, and its metrics.
+/// The running target, its metrics and its pools.
 struct Running<'a> {
     target: &'a mut Target,
     metrics: &'a mut MetricsServer,
+    pools: &'a mut Pools,
 }
 
 impl Plant for Running<'_> {
@@ -117,6 +119,10 @@ impl Plant for Running<'_> {
         wanted: &TargetConfig,
         is_forced: bool,
     ) -> Result<Report, Report> {
+        let refused = self.pools.refusals(&wanted.pools);
+        if !refused.is_empty() {
+            return Err(Report { lines: refused });
+        }
         warn_about_memory(wanted);
         let moved = match before.metrics == wanted.metrics {
             true => None,
@@ -130,6 +136,7 @@ impl Plant for Running<'_> {
         match (changed, moved) {
             (Ok(mut report), moved) => {
                 report.lines.extend(moved);
+                report.lines.extend(self.pools.follow(&wanted.pools));
                 Ok(report)
             }
             (Err(report), moved) => {
@@ -149,6 +156,10 @@ impl Plant for Running<'_> {
         let listeners = self.target.listeners().iter();
         let mut found = listeners.filter(|listener| listener.config.address.to_string() == address);
         found.next().map(|listener| listener.address.to_string())
+    }
+
+    fn look_after_storage(&mut self) {
+        log_report("storage", &self.target.look_after_storage());
     }
 
     fn state(&self) -> Option<Value> {
@@ -179,10 +190,10 @@ impl Plant for Running<'_> {
 /// Carries out a call, and records it if it is a change.
 pub(super) fn perform(
     waiting: &WaitingCall,
-    Parts { control, target, metrics, .. }: &mut Parts,
+    Parts { control, target, metrics, pools, .. }: &mut Parts,
 ) -> Result<Value, CallError> {
     let WaitingCall { call, caller, .. } = waiting;
-    let mut running = Running { target, metrics };
+    let mut running = Running { target, metrics, pools };
     let answer = control.perform(call, &mut running);
     if call.is_change() {
         let object = call.object();

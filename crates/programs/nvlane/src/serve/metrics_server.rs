@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use metrics::{Process, Reloads, Scrape, Server, Source};
-use subsystem::config::{METRICS_PORT, MetricsConfig, listen_address};
+use subsystem::config::{METRICS_PORT, MetricsConfig, PoolState, listen_address};
 use subsystem::operator::{ChangeOutcome, ReportLine};
 use subsystem::server::Observer;
 use subsystem::state::Detail;
@@ -50,6 +50,7 @@ impl MetricsServer {
             version: env!("CARGO_PKG_VERSION"),
             started_unix_s,
             reloads: Reloads { complete_unix_s: started_unix_s, ..Reloads::default() },
+            pools: Vec::new(),
         };
         let shared = Arc::new(Shared { phase: Mutex::new(Phase::Starting), process: Mutex::new(process) });
         let server = config.address.map(|address| serve(address, &shared)).transpose()?;
@@ -64,6 +65,11 @@ impl MetricsServer {
     /// The target is ending.
     pub(super) fn begin_end(&self) {
         *lock(&self.shared.phase) = Phase::Ending;
+    }
+
+    /// The pools were looked at.
+    pub(super) fn note_pools(&self, pools: &[PoolState]) {
+        lock(&self.shared.process).pools = pools.to_vec();
     }
 
     /// A reload has ended.

@@ -11,6 +11,7 @@ use linux::whole_file::{SystemFiles, check_place, replace};
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use subsystem::config::PoolState;
 use subsystem::operator::{ChangeOutcome, Report};
 use subsystem::server::Target;
 use subsystem::state::TargetState;
@@ -60,6 +61,8 @@ struct Whole<'a> {
     state: &'a TargetState,
     /// The classes of device queues that the target serves.
     adq: &'a [ServedClass],
+    /// The pools of volumes.
+    pools: &'a [PoolState],
 }
 
 /// The part that `nvlane adq verify` reads: the process, and the classes of device queues that it serves.
@@ -144,10 +147,10 @@ impl StateFile {
     }
 
     /// Writes the state, if there is a file.
-    pub(super) fn write(&self, target: &Target, device_queues: &DeviceQueues) {
+    pub(super) fn write(&self, target: &Target, device_queues: &DeviceQueues, pools: &[PoolState]) {
         let Some(path) = &self.path else { return };
         let Some(state) = target.state() else { return tracing::error!("the target is gone") };
-        let whole = Whole { head: &self.head, state: &state, adq: device_queues.classes() };
+        let whole = Whole { head: &self.head, state: &state, adq: device_queues.classes(), pools };
         let mut text = serde_json::to_string_pretty(&whole).expect("plain values");
         text.push('\n');
         if let Err(error) = replace(&mut SystemFiles, path, text.as_bytes()) {

@@ -112,19 +112,19 @@ impl Target {
         devices.iter().map(|device| device["NameSpace"].as_u64().expect("a number")).collect()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let process = self.process.as_ref().expect("it runs");
         kill_process(Pid::from_child(process), signal).expect("it runs");
     }
 
     /// Kills it, and starts it again.
-    fn restarted(mut self) -> Self {
+    pub(crate) fn restarted(mut self) -> Self {
         self.signal(Signal::KILL);
         self.process.take().expect("it runs").wait().expect("it ends");
         self.started()
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.signal(Signal::TERM);
         let status = self.process.take().expect("it runs").wait().expect("it ends");
         assert!(status.success(), "{status}");

@@ -30,3 +30,4 @@ mod starting;
 #[path = "../support/mod.rs"]
 mod support;
 mod survives;
+mod volumes;

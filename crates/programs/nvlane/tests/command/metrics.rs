@@ -116,7 +116,8 @@ fn text(directory: &Path, listen: SocketAddr, memcached: SocketAddr, metrics: So
         "[reactors]\ncount = 2\n[audit]\nfile = \"{here}/audit\"\n[metrics]\naddress = \"{metrics}\"\n\
          [[listener]]\naddress = \"{listen}\"\n[[memcached]]\naddress = \"{memcached}\"\n\
          [[memcached]]\naddress = \"{tls}\"\ntls_certificate = \"file:{here}/certificate.pem\"\n\
-         tls_key = \"file:{here}/key.pem\"\n[[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n"
+         tls_key = \"file:{here}/key.pem\"\n\
+         [[pool]]\nname = \"fast\"\ndir = \"{here}\"\nspace_low = \"0%\"\n[[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n"
     );
     for (nsid, storage) in [
         (1, format!("file:{here}/disk?size=8M")),

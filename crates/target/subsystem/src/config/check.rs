@@ -48,6 +48,8 @@ pub enum ConfigPlace {
     Control(&'static str),
     /// Metrics.
     Metrics,
+    /// A pool of volumes: which key.
+    Pool(usize, &'static str),
     /// A namespace of a subsystem: which key.
     Namespace(usize, usize, &'static str),
 }
@@ -63,10 +65,10 @@ pub struct Problem {
 }
 
 /// Collects problems.
-struct Findings(Vec<Problem>);
+pub(super) struct Findings(Vec<Problem>);
 
 impl Findings {
-    fn add(&mut self, place: ConfigPlace, message: String) {
+    pub(super) fn add(&mut self, place: ConfigPlace, message: String) {
         self.0.push(Problem { place, message });
     }
 
@@ -107,6 +109,7 @@ impl TargetConfig {
         self.check_concatenation(&mut findings);
         self.check_identities(&mut findings);
         self.check_control(&mut findings);
+        self.check_pools(&mut findings);
         findings.0
     }
 

@@ -13,13 +13,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use config_file::{
-    RawDiscovery, RawFile, RawHost, RawHosts, RawLimits, RawListener, RawNamespace, RawReactors, RawSize,
-    RawSubsystem, RawTimeouts,
+    RawDiscovery, RawFile, RawHost, RawHosts, RawLimits, RawListener, RawNamespace, RawPool, RawReactors,
+    RawSize, RawSubsystem, RawTimeouts,
 };
 use linux::CoreList;
 use linux::small_file::SmallFile;
 use reactor::{BusyPoll, EngineKind};
 use security::group::Group;
+use store::pool::SpaceLow;
 use store::{Size, Spec};
 use toml::Spanned;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
@@ -33,8 +34,8 @@ use self::mistakes::explained;
 use self::rate_limits::rates;
 use super::{
     AuditConfig, AuthenticationConfig, ConfigPlace, ControlConfig, DiscoveryConfig, ListenerConfig,
-    LogConfig, METRICS_PORT, MetricsConfig, NamespaceConfig, Problem, ReactorConfig, SecretSources,
-    SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources, listen_address,
+    LogConfig, METRICS_PORT, MetricsConfig, NamespaceConfig, PoolConfig, Problem, ReactorConfig,
+    SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources, listen_address,
 };
 use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
@@ -141,7 +142,8 @@ impl ConfigFile {
         let raw = config_file::parse(text)
             .map_err(|error| ConfigErrors(vec![source.error(error.span(), explained(&error, text))]))?;
         let mut reader = Reader { source: &source, spans: Spans::new(), errors: Vec::new() };
-        let config = reader.file(raw);
+        let mut config = reader.file(raw);
+        config.resolve_pools();
         let Reader { spans, errors, .. } = reader;
         if !errors.is_empty() {
             return Err(ConfigErrors(errors));
@@ -177,6 +179,7 @@ impl ConfigFile {
 fn table_of(place: ConfigPlace) -> ConfigPlace {
     match place {
         ConfigPlace::Subsystem(at, _) => ConfigPlace::Subsystem(at, ""),
+        ConfigPlace::Pool(at, _) => ConfigPlace::Pool(at, ""),
         ConfigPlace::Namespace(subsystem_at, at, _) => ConfigPlace::Namespace(subsystem_at, at, ""),
         other => other,
     }
@@ -304,6 +307,8 @@ impl Reader<'_> {
         };
         let memcached = self.memcached(raw.memcached);
         let discovery = self.discovery(raw.discovery);
+        let pools = raw.pool.into_iter().enumerate();
+        let pools = pools.filter_map(|(at, pool)| self.pool(at, pool)).collect();
         let subsystems = raw.subsystem.into_iter().enumerate();
         let subsystems = subsystems.filter_map(|(at, subsystem)| self.subsystem(at, subsystem)).collect();
         let audit = AuditConfig { file: self.kept(ConfigPlace::Audit, raw.audit.file) };
@@ -327,12 +332,33 @@ impl Reader<'_> {
             listeners,
             memcached,
             discovery,
+            pools,
             subsystems,
             audit,
             control,
             metrics,
             log,
         }
+    }
+
+    fn pool(&mut self, at: usize, raw: Spanned<RawPool>) -> Option<PoolConfig> {
+        self.spans.insert(ConfigPlace::Pool(at, ""), raw.span());
+        let RawPool { name, dir, quota, space_low } = raw.into_inner();
+        self.spans.insert(ConfigPlace::Pool(at, "name"), name.span());
+        self.spans.insert(ConfigPlace::Pool(at, "dir"), dir.span());
+        let quota_bytes = match quota {
+            None => None,
+            Some(quota) => {
+                self.spans.insert(ConfigPlace::Pool(at, "quota"), quota.span());
+                Some(self.size(&quota)?)
+            }
+        };
+        let space_low = match space_low {
+            None => SpaceLow::default(),
+            Some(text) => self.parsed(&text, "")?,
+        };
+        let (name, directory) = (name.into_inner(), dir.into_inner());
+        Some(PoolConfig { name, directory, quota_bytes, space_low })
     }
 
     fn machine(&mut self, machine: Option<Spanned<String>>) -> Option<String> {

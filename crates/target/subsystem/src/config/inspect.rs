@@ -24,6 +24,7 @@ impl TargetConfig {
                 }
             }
         }
+        problems.extend(self.inspect_pools());
         if let Threads::Cores(list) = &self.reactors.threads
             && let Err(error) = try_cores(list)
         {

@@ -4,13 +4,14 @@
 use proto::doorbell::Policy as DoorbellPolicy;
 use reactor::{EngineKind, SpinPolicy};
 use store::Size;
+use store::pool::SpaceLow;
 use toml::{Table, Value};
 use wire::id::Nsid;
 use wire::uuid::Uuid;
 
 use super::{
-    AuthenticationConfig, ListenerConfig, MemcachedListenerConfig, NamespaceConfig, ReactorConfig,
-    SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
+    AuthenticationConfig, ListenerConfig, MemcachedListenerConfig, NamespaceConfig, PoolConfig,
+    ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
 };
 use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
@@ -95,6 +96,7 @@ impl TargetConfig {
         all.table("log", log);
         all.tables("listener", self.listeners.iter().map(listener));
         all.tables("memcached", self.memcached.iter().map(memcached));
+        all.tables("pool", self.pools.iter().map(pool));
         all.tables("subsystem", self.subsystems.iter().map(subsystem));
         all.0
     }
@@ -196,6 +198,15 @@ fn referral(referral: &Referral) -> Writer {
     let mut table = Writer::default();
     table.text("address", Some(referral.address));
     table.text("nqn", Some(&referral.nqn));
+    table
+}
+
+fn pool(pool: &PoolConfig) -> Writer {
+    let mut table = Writer::default();
+    table.text("name", Some(&pool.name));
+    table.text("dir", Some(pool.directory.display()));
+    table.text("quota", pool.quota_bytes.map(Size));
+    table.text("space_low", (pool.space_low != SpaceLow::default()).then_some(pool.space_low));
     table
 }
 
