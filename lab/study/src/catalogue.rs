@@ -5,7 +5,7 @@ use crate::experiments::{
     ablation, adq, adq_memcached, affinity, batch_sweep, busy_poll, ceiling, connections, copies,
     core_latency, core_scaling, cost, digests, generator, idle, inline_send, iosize, kv_accesses,
     kv_allocation, kv_atomics, kv_batching, kv_cache, kv_clients, kv_hit_ratio, kv_large, kv_memory,
-    kv_neighbour, kv_peers, kv_scaling, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu,
+    kv_neighbour, kv_peers, kv_scaling, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, qos,
     stacks, tls,
 };
 
@@ -40,6 +40,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<core_scaling::CoreScaling>(core_scaling::ABOUT),
     Entry::of::<cost::Cost>(cost::ABOUT),
     Entry::of::<mixed_lanes::MixedLanes>(mixed_lanes::ABOUT),
+    Entry::of::<qos::Qos>(qos::ABOUT),
     Entry::of::<inline_send::InlineSend>(inline_send::ABOUT),
     Entry::of::<busy_poll::BusyPolling>(busy_poll::ABOUT),
     Entry::of::<affinity::Affinity>(affinity::ABOUT),
