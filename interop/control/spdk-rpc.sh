@@ -11,7 +11,11 @@ cat >nvlane.toml <<END
 count = 1
 [[listener]]
 address = "127.0.0.1:0"
+[[pool]]
+name = "lvs0"
+dir = "$PWD/pool"
 END
+mkdir pool
 
 rpc() { "$SPDK_RPC" -s "$socket" "$@"; }
 fail() { echo "FAIL: $*"; exit 1; }
@@ -38,22 +42,37 @@ rpc bdev_get_bdevs | has '[bdev["name"] for bdev in it] == ["Aio0", "Malloc0", "
 rpc bdev_get_bdevs -b Malloc0 | has 'it[0]["num_blocks"] == 131072 and it[0]["block_size"] == 512 and not it[0]["claimed"]'
 rpc bdev_set_qos_limit Malloc0 --rw-ios-per-sec 20000 --w-mbytes-per-sec 100
 rpc bdev_get_bdevs -b Malloc0 | has 'it[0]["assigned_rate_limits"] == {"rw_ios_per_sec": 20000, "rw_mbytes_per_sec": 0, "r_mbytes_per_sec": 0, "w_mbytes_per_sec": 100}'
+# A pool is a store of logical volumes.
+rpc bdev_lvol_get_lvstores -l lvs0 | has 'it[0]["name"] == "lvs0" and it[0]["free_clusters"] > 0'
+volume=$(rpc bdev_lvol_create -l lvs0 -t db 16)
+rpc bdev_lvol_resize lvs0/db 32
+rpc bdev_get_bdevs -b lvs0/db | has "it[0]['name'] == '$volume' and it[0]['num_blocks'] == 8192"
+rpc bdev_lvol_get_lvols -l lvs0 | has "it[0]['alias'] == 'lvs0/db' and it[0]['uuid'] == '$volume'"
+if rpc bdev_lvol_snapshot lvs0/db monday >made 2>&1; then
+    snapshot=$(cat made)
+    rpc bdev_lvol_clone lvs0/monday test
+    rpc bdev_lvol_delete lvs0/test
+    rpc bdev_lvol_delete "$snapshot"
+else
+    grep -q 'shares no blocks' made || { cat made; fail 'a snapshot was refused'; }
+fi
 rpc nvmf_create_subsystem "$nqn" -s SPDK00000000000001 -d SPDK_Controller1 -m 32
 rpc nvmf_subsystem_add_ns "$nqn" Malloc0
 rpc nvmf_subsystem_add_ns "$nqn" Null0 -n 5
 rpc nvmf_subsystem_add_ns "$nqn" Aio0
+rpc nvmf_subsystem_add_ns "$nqn" lvs0/db -n 7
 port=$("$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 rpc nvmf_subsystem_add_listener "$nqn" -t tcp -f ipv4 -a 127.0.0.1 -s "$port"
 rpc nvmf_subsystem_get_listeners "$nqn" | has "any(one['address']['trsvcid'] == '$port' for one in it)"
 rpc nvmf_subsystem_add_host "$nqn" nqn.2026-01.io.nvlane:host
 rpc nvmf_get_subsystems | has "it[1]['nqn'] == '$nqn' and it[1]['serial_number'] == 'SPDK00000000000001' and not it[1]['allow_any_host']"
-rpc nvmf_get_subsystems "$nqn" | has '[(one["nsid"], one["bdev_name"]) for one in it[0]["namespaces"]] == [(1, "Malloc0"), (2, "Aio0"), (5, "Null0")]'
+rpc nvmf_get_subsystems "$nqn" | has '[(one["nsid"], one["bdev_name"]) for one in it[0]["namespaces"]] == [(1, "Malloc0"), (2, "Aio0"), (5, "Null0"), (7, "'$volume'")]'
 
 # Hosts that are not listed are refused; any host afterwards.
 list() { "$NVLANE" list "127.0.0.1:$port/$nqn" -o json "$@"; }
 if list 2>/dev/null; then fail 'a host came in that is not listed'; fi
 rpc nvmf_subsystem_allow_any_host "$nqn" --allow-any-host
-list | has '[one["NameSpace"] for one in it["Devices"]] == [1, 2, 5]'
+list | has '[one["NameSpace"] for one in it["Devices"]] == [1, 2, 5, 7]'
 rpc nvmf_subsystem_allow_any_host "$nqn" --no-allow-any-host
 if list 2>/dev/null; then fail 'a host came in that is no longer listed'; fi
 rpc nvmf_subsystem_allow_any_host "$nqn" --allow-any-host
@@ -79,12 +98,15 @@ kill -KILL $target
 wait $target || true
 start
 [ "$(identities)" = "$before" ] || fail 'other identities after a restart'
-list | has '[one["NameSpace"] for one in it["Devices"]] == [1, 2, 5]'
+list | has '[one["NameSpace"] for one in it["Devices"]] == [1, 2, 5, 7]'
 
 # Several requests at once, and a batch of them.
 printf 'nvmf_get_subsystems\nbdev_get_bdevs\n' | rpc >/dev/null
 printf 'nvmf_get_subsystems\nbdev_get_bdevs\n' | rpc --batch-mode >/dev/null
 
+if rpc bdev_lvol_delete lvs0/db >refused 2>&1; then fail 'a volume went that is served'; fi
+rpc nvmf_subsystem_remove_ns "$nqn" 7
+rpc bdev_lvol_delete "$volume"
 rpc nvmf_subsystem_remove_ns "$nqn" 5
 rpc bdev_null_delete Null0
 rpc nvmf_subsystem_remove_host "$nqn" nqn.2026-01.io.nvlane:host

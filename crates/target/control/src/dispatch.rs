@@ -31,7 +31,18 @@ impl Call {
             Some(Value::Number(number)) => Some(number.to_string()),
             _ => None,
         };
-        let words = ["noun", "subsystem", "nqn", "name", "nsid", "source", "volume"];
+        let words = [
+            "noun",
+            "subsystem",
+            "nqn",
+            "name",
+            "nsid",
+            "lvol_name",
+            "snapshot_name",
+            "clone_name",
+            "source",
+            "volume",
+        ];
         words.iter().filter_map(|key| text(key)).collect::<Vec<_>>().join(" ")
     }
 }

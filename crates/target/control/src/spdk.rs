@@ -4,6 +4,8 @@
 //! refused. A bdev is the specification of a namespace's storage under a name; it is opened when it becomes a namespace. A
 //! listener of nvlane leads to all subsystems; which one asked for it is kept, so that it goes with the last of them.
 
+mod lvol;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -12,6 +14,7 @@ use std::path::{Path, PathBuf};
 use linux::randomness::Randomness;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use store::pool::{Volume, volume_at};
 use store::{Size, Source, Spec};
 use subsystem::config::TlsPolicy;
 use wire::discovery::IO_PORT;
@@ -93,6 +96,23 @@ pub(crate) const METHODS: &[(&str, Parameters)] = &[
             METADATA[4],
         ],
     ),
+    ("bdev_lvol_clone", &[("snapshot_name", Used), ("clone_name", Used)]),
+    (
+        "bdev_lvol_create",
+        &[
+            ("lvol_name", Used),
+            ("size_in_mib", Used),
+            ("lvs_name", Used),
+            ("uuid", Used),
+            ("thin_provision", Hint),
+            ("clear_method", Hint),
+        ],
+    ),
+    ("bdev_lvol_delete", &[("name", Used)]),
+    ("bdev_lvol_get_lvols", &[("lvs_name", Used), ("lvs_uuid", Used)]),
+    ("bdev_lvol_get_lvstores", &[("lvs_name", Used), ("uuid", Used)]),
+    ("bdev_lvol_resize", &[("name", Used), ("size_in_mib", Used)]),
+    ("bdev_lvol_snapshot", &[("lvol_name", Used), ("snapshot_name", Used)]),
     ("bdev_malloc_delete", &[("name", Used)]),
     (
         "bdev_null_create",
@@ -325,6 +345,8 @@ fn no_device(what: &str, name: &str) -> CallError {
 struct Work {
     tree: Value,
     names: Names,
+    /// The storage of the volume that the call names as a bdev.
+    volume: Option<String>,
 }
 
 impl Work {
@@ -447,15 +469,20 @@ impl Control {
                 return self.listeners_of(&given.needed::<String>("nqn")?, plant);
             }
             "bdev_get_bdevs" => return self.bdevs(given.maybe("name")?, plant),
+            method if method.starts_with("bdev_lvol_") => return self.perform_lvol(method, &given, plant),
             "keyring_get_keys" => {
                 let key = |(name, path): (&String, &PathBuf)| json!({ "name": name, "path": path, "module": "keyring_file" });
                 return Ok(self.names.keys.iter().map(key).collect());
             }
             _ => {}
         }
-        let mut work = Work { tree: self.tree.clone(), names: self.names.clone() };
+        let bdev = call.params.get("namespace").and_then(|namespace| namespace["bdev_name"].as_str());
+        let volume =
+            bdev.filter(|bdev| !self.names.bdevs.contains_key(*bdev)).and_then(|bdev| self.lvol(bdev));
+        let volume = volume.map(|lvol| lvol.spec());
+        let mut work = Work { tree: self.tree.clone(), names: self.names.clone(), volume };
         let answer = change(&mut work, call, &given)?;
-        let Work { tree, names } = work;
+        let Work { tree, names, .. } = work;
         let edit = Edit { tree, names, revision: None, is_forced: false };
         self.edit(edit, plant)?;
         Ok(answer)
@@ -551,7 +578,11 @@ impl Control {
         let mut named = self.names.bdevs.iter();
         match named.find(|(_, spec)| namespace["storage"] == spec.as_str()) {
             Some((name, _)) => name.clone(),
-            None => format!("{nqn}/{}", namespace["nsid"]),
+            // As SPDK names the bdev of a logical volume.
+            None => match volume_of(namespace) {
+                Some(volume) => volume.record.uuid.to_string(),
+                None => format!("{nqn}/{}", namespace["nsid"]),
+            },
         }
     }
 
@@ -573,9 +604,16 @@ impl Control {
                 found.insert(self.bdev_of(namespace, nqn), (spec, uuid, true, namespace.clone()));
             }
         }
+        let mut aliases = BTreeMap::new();
+        for lvol in self.lvols() {
+            let uuid = lvol.volume.record.uuid;
+            aliases.insert(uuid.to_string(), lvol.alias());
+            found.entry(uuid.to_string()).or_insert_with(|| (lvol.spec(), Some(uuid), false, Value::Null));
+        }
         if let Some(only) = only {
             found.retain(|name, (_, uuid, ..)| {
-                *name == only || uuid.is_some_and(|uuid| uuid.to_string() == only)
+                let is_alias = aliases.get(name).is_some_and(|alias| *alias == only);
+                *name == only || is_alias || uuid.is_some_and(|uuid| uuid.to_string() == only)
             });
             if found.is_empty() {
                 return Err(no_device("bdev", &only));
@@ -586,10 +624,20 @@ impl Control {
             .map(|(name, (spec, uuid, is_claimed, limits))| {
                 let mut shown = bdev(&name, &spec, uuid, is_claimed);
                 shown["assigned_rate_limits"] = assigned(&limits);
+                if let Some(alias) = aliases.get(&name) {
+                    shown["aliases"] = json!([alias]);
+                }
                 shown
             })
             .collect())
     }
+}
+
+/// The volume that a namespace is on.
+fn volume_of(namespace: &Value) -> Option<Volume> {
+    let spec: Spec = namespace["storage"].as_str()?.parse().ok()?;
+    let Source::Volume { path } = spec.source else { return None };
+    volume_at(&path).ok()
 }
 
 /// Limits in SPDK's units; 0 for none.
@@ -617,7 +665,10 @@ fn bdev(name: &str, spec: &str, uuid: Option<Uuid>, is_claimed: bool) -> Value {
         Source::KeyValue { bytes, .. } => ("nvlane keys and values", *bytes),
         Source::KeyValueFile { bytes, .. } => ("nvlane keys and values", bytes.unwrap_or(0)),
     };
-    let block_bytes = spec.block_bytes.unwrap_or(BLOCK_BYTES);
+    let block_bytes = match &spec.source {
+        Source::Volume { path } => volume_at(path).map_or(BLOCK_BYTES, |volume| volume.record.block_bytes),
+        _ => spec.block_bytes.unwrap_or(BLOCK_BYTES),
+    };
     let uuid = uuid.or(spec.uuid).map(|uuid| uuid.to_string());
     json!({
         "name": name,
@@ -820,7 +871,8 @@ fn of_subsystem(work: &mut Work, method: &str, given: &Given<'_>) -> Result<Valu
         "nvmf_subsystem_add_ns" => {
             let namespace = given.table("namespace", NAMESPACE)?;
             let bdev: String = namespace.needed("bdev_name")?;
-            let spec = work.names.bdevs.get(&bdev).cloned().ok_or_else(|| no_device("bdev", &bdev))?;
+            let spec = work.names.bdevs.get(&bdev).cloned().or_else(|| work.volume.take());
+            let spec = spec.ok_or_else(|| no_device("bdev", &bdev))?;
             let subsystems = work.tree.get("subsystem").and_then(Value::as_array).into_iter().flatten();
             let mut namespaces =
                 subsystems.filter_map(|subsystem| subsystem["namespace"].as_array()).flatten();

@@ -171,6 +171,60 @@ fn wrong_calls_on_volumes_say_what_would_be_right() {
 }
 
 #[test]
+fn spdks_logical_volumes_are_volumes_of_a_pool() {
+    let mut fixture = Fixture::new();
+    let stores = fixture.done("bdev_lvol_get_lvstores", json!({}));
+    assert_eq!((&stores[0]["name"], &stores[0]["cluster_size"]), (&json!("fast"), &json!(1 << 20)));
+    assert!(stores[0]["free_clusters"].as_u64().is_some_and(|free| free > 0));
+    let create = |size: u64| json!({ "lvol_name": "db", "size_in_mib": size, "lvs_name": "fast", "thin_provision": true });
+    let uuid = fixture.done("bdev_lvol_create", create(16));
+    assert_eq!(fixture.refused("bdev_lvol_create", create(8), -17).data.expect("data")["same"], false);
+    let by_uuid = json!({ "lvol_name": "other", "size_in_mib": 1, "uuid": stores[0]["uuid"] });
+    fixture.done("bdev_lvol_create", by_uuid);
+    fixture.refused(
+        "bdev_lvol_create",
+        json!({ "lvol_name": "a", "size_in_mib": 1, "lvs_name": "slow" }),
+        -19,
+    );
+    fixture.refused(
+        "bdev_lvol_create",
+        json!({ "lvol_name": "a", "size_in_mib": 4096, "lvs_name": "fast" }),
+        -28,
+    );
+    let lvols = fixture.done("bdev_lvol_get_lvols", json!({ "lvs_name": "fast" }));
+    assert_eq!((&lvols[0]["alias"], &lvols[0]["uuid"]), (&json!("fast/db"), &uuid));
+    assert_eq!(lvols[0]["lvs"], json!({ "name": "fast", "uuid": stores[0]["uuid"] }));
+    let bdev = fixture.done("bdev_get_bdevs", json!({ "name": "fast/db" }));
+    let of = |key: &str| bdev[0][key].clone();
+    assert_eq!(
+        (of("name"), of("aliases"), of("product_name")),
+        (uuid.clone(), json!(["fast/db"]), json!("Logical Volume"))
+    );
+    assert_eq!((of("num_blocks"), of("claimed")), (json!(4096), json!(false)));
+    let nqn = "nqn.2026-01.io.nvlane:a";
+    let add = json!({ "nqn": nqn, "namespace": { "bdev_name": "fast/db" } });
+    assert_eq!(fixture.done("nvmf_subsystem_add_ns", add), 1);
+    let shown = fixture.done("nvmf_get_subsystems", json!({ "nqn": nqn }));
+    assert_eq!(shown[0]["namespaces"][0]["bdev_name"], uuid);
+    assert_eq!(fixture.done("bdev_get_bdevs", json!({ "name": uuid }))[0]["claimed"], true);
+    let resize = json!({ "name": "fast/db", "size_in_mib": 32 });
+    assert_eq!((fixture.done("bdev_lvol_resize", resize), fixture.plant.look_count), (json!(true), 1));
+    fixture.refused("bdev_lvol_delete", json!({ "name": uuid }), -16);
+    let snapshot = json!({ "lvol_name": "fast/db", "snapshot_name": "monday" });
+    match fixture.can_clone {
+        true => {
+            let made = fixture.done("bdev_lvol_snapshot", snapshot);
+            fixture.done("bdev_lvol_clone", json!({ "snapshot_name": made, "clone_name": "test" }));
+            fixture.done("bdev_lvol_delete", json!({ "name": made }));
+        }
+        false => drop(fixture.refused("bdev_lvol_snapshot", snapshot, UNSUPPORTED)),
+    }
+    fixture.done("nvmf_subsystem_remove_ns", json!({ "nqn": nqn, "nsid": 1 }));
+    assert_eq!(fixture.done("bdev_lvol_delete", json!({ "name": uuid })), true);
+    fixture.refused("bdev_lvol_delete", json!({ "name": uuid }), -19);
+}
+
+#[test]
 fn pools_are_tables_of_the_configuration_with_their_space() {
     let mut fixture = Fixture::new();
     fixture.done("volume_create", json!({ "name": "fast/db", "size": "1M" }));
