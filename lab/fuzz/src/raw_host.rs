@@ -85,7 +85,8 @@ pub(crate) fn target() -> MemoryReactor {
     for (nsid, store) in stores {
         let id = [u8::try_from(nsid.get()).expect("small"); 16];
         let (storage, uuid, rights) = ("memory".into(), Uuid::from_bytes(id), HostRights::ALL);
-        let namespace = NewNamespace { store, storage, uuid, nguid: id, rights, limits: RateLimits::default() };
+        let namespace =
+            NewNamespace { store, storage, uuid, nguid: id, rights, limits: RateLimits::default() };
         steps.push(Step::AddNamespace { subsystem: nqn.clone(), nsid, namespace });
     }
     let (timeouts, c2h_data_bytes) = (TimeoutConfig::default(), settings.limits.transfer_bytes_max);

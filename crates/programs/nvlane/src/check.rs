@@ -12,7 +12,7 @@ use store::pool::volume_at;
 use store::{Size, Source};
 use subsystem::access::HostRights;
 use subsystem::config::{
-    AuthenticationConfig, ClientCertificates, ConfigFile, ListenerConfig, MemcachedAddress,
+    AuthenticationConfig, ClientCertificates, ConfigFile, ListenerConfig, LivePage, MemcachedAddress,
     MemcachedListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
 };
 use subsystem::identity::TargetIdentity;
@@ -96,6 +96,15 @@ fn plan(config: &TargetConfig) -> String {
     }
     if let Some(address) = config.metrics.address {
         let _ = writeln!(text, "Metrics for Prometheus are at http://{address}/metrics");
+        match config.metrics.live_page {
+            LivePage::Loopback => {
+                let _ = writeln!(text, "The live page at http://{address}/ is for users of this machine");
+            }
+            LivePage::Any => {
+                let _ = writeln!(text, "The live page at http://{address}/ is for everyone who reaches it");
+            }
+            LivePage::Off => {}
+        }
     }
     if subsystems.is_empty() {
         text.push_str("\nThere is no subsystem: hosts find nothing. Add a [[subsystem]] with a [[subsystem.namespace]].\n");

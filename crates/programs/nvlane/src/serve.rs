@@ -33,8 +33,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use store::{Size, Spec};
 use subsystem::config::{
-    ConfigFile, ConfigPlace, ListenerConfig, MemcachedAddress, MemcachedListenerConfig, NamespaceConfig,
-    PoolConfig, Problem, SecretSources, SubsystemConfig, TargetConfig, Threads, TlsPolicy, listen_address,
+    ConfigFile, ConfigPlace, ListenerConfig, LivePage, MemcachedAddress, MemcachedListenerConfig,
+    NamespaceConfig, PoolConfig, Problem, SecretSources, SubsystemConfig, TargetConfig, Threads, TlsPolicy,
+    listen_address,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -199,6 +200,11 @@ pub(crate) struct TargetArguments {
     /// commands that are still under way. [default: off]
     #[arg(long, value_name = "TIME")]
     slow: Option<SlowThreshold>,
+    /// Who sees the live page at http://ADDR:PORT/ of --metrics (rates, latency, hosts, namespaces; it changes nothing):
+    /// loopback (users of this machine; from another one through ssh -L), any (everyone who reaches the address; there is no
+    /// password), or off. [default: loopback]
+    #[arg(long, value_name = "WHO")]
+    live_page: Option<LivePage>,
     /// Directory with the records of `nvlane adq`: connections get the priority of their recorded class, and the log and
     /// the state file report what is out of line.
     #[arg(long, value_name = "DIR", default_value = adq::journal::DIRECTORY, env = "NVLANE_ADQ_RECORD")]
@@ -264,7 +270,7 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
         start_thread(watch)?;
     }
     if let Some(socket) = &socket {
-        control_calls::serve(socket, &target, wakes.clone())?;
+        control_calls::serve(socket, &target, &metrics, wakes.clone())?;
     }
 
     let serving = Serving { arguments, config: base, mask, manager };
@@ -658,6 +664,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     }
     if let Some(address) = arguments.metrics {
         config.metrics.address = Some(address);
+    }
+    if let Some(live_page) = arguments.live_page {
+        config.metrics.live_page = live_page;
     }
     config.pools.extend(arguments.pool.iter().cloned());
     config.resolve_pools();

@@ -61,6 +61,7 @@ pub struct RawLog {
 #[serde(deny_unknown_fields)]
 pub struct RawMetrics {
     pub address: Option<Spanned<String>>,
+    pub live_page: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]

@@ -15,6 +15,12 @@ impl Call {
         self.method == "reload"
     }
 
+    /// Whether it asks for what people watch, which the target tells.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.method == "live"
+    }
+
     /// Whether it changes anything.
     #[must_use]
     pub fn is_change(&self) -> bool {

@@ -16,8 +16,8 @@ use crate::rpc::Call;
 use crate::tree::{IS_NUMBERED, names};
 
 /// The methods of nvlane.
-pub(crate) const METHODS: [&str; 9] =
-    ["list", "show", "add", "set", "remove", "diff", "export", "state", "reload"];
+pub(crate) const METHODS: [&str; 10] =
+    ["list", "show", "add", "set", "remove", "diff", "export", "state", "live", "reload"];
 
 /// Parameters of a method.
 #[derive(Debug, Default, Deserialize)]
@@ -88,7 +88,7 @@ impl Control {
             })),
             "export" => Ok(json!({ "revision": self.revision(), "toml": self.export()? })),
             "state" => plant.state().ok_or_else(CallError::ending),
-            _ => Err(CallError::new(REFUSED, "the target itself reloads")),
+            _ => Err(CallError::new(REFUSED, "the target itself answers")),
         }
     }
 

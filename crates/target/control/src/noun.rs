@@ -327,7 +327,10 @@ pub const NOUNS: &[Noun] = &[
         place: &["metrics"],
         id: None,
         in_subsystem: false,
-        keys: &[text("address", "ADDR:PORT", "Where they are served by HTTP")],
+        keys: &[
+            text("address", "ADDR:PORT", "Where they are served by HTTP"),
+            text("live_page", "WHO", "Who sees the live page there: loopback, any or off"),
+        ],
     },
     Noun {
         name: "log",

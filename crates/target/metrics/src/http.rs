@@ -1,5 +1,7 @@
 //! Requests of HTTP/1.1 as the server understands them: GET and HEAD of a few paths. No state, no I/O.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use httparse::{EMPTY_HEADER, Error, Status};
 
 /// The longest request: its line and its headers, bytes.
@@ -28,13 +30,18 @@ pub struct Request {
     pub is_head: bool,
     /// The form of metrics that the client prefers.
     pub format: Format,
+    /// Whether the name by which the client knows the server, if it says one, is an address or `localhost`. Any other one
+    /// may be a name that a page from elsewhere has, and that leads to this machine now (DNS rebinding).
+    pub names_address: bool,
 }
 
 /// What the server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// `/`: where the others are.
+    /// `/`: the live page, or where the others are.
     Index,
+    /// `/live.json`: the data of the live page.
+    Live,
     /// `/metrics`.
     Metrics,
     /// `/healthz`: whether the reactors work.
@@ -70,6 +77,8 @@ pub enum Answer {
     Ok,
     /// No HTTP.
     BadRequest,
+    /// Not for this client.
+    Forbidden,
     /// No such path.
     NotFound,
     /// Another method than GET and HEAD.
@@ -89,6 +98,7 @@ impl Answer {
         match self {
             Self::Ok => "200 OK",
             Self::BadRequest => "400 Bad Request",
+            Self::Forbidden => "403 Forbidden",
             Self::NotFound => "404 Not Found",
             Self::MethodNotAllowed => "405 Method Not Allowed",
             Self::Timeout => "408 Request Timeout",
@@ -101,8 +111,14 @@ impl Answer {
     #[must_use]
     pub fn head(self, content_type: &str, body_bytes: usize) -> String {
         let allow = if self == Self::MethodNotAllowed { "Allow: GET, HEAD\r\n" } else { "" };
+        self.head_with(content_type, body_bytes, allow)
+    }
+
+    /// As [`Self::head`], with further header lines.
+    #[must_use]
+    pub fn head_with(self, content_type: &str, body_bytes: usize, lines: &str) -> String {
         format!(
-            "HTTP/1.1 {}\r\nContent-Type: {content_type}\r\nContent-Length: {body_bytes}\r\n{allow}\
+            "HTTP/1.1 {}\r\nContent-Type: {content_type}\r\nContent-Length: {body_bytes}\r\n{lines}\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
             self.status()
         )
@@ -128,7 +144,23 @@ pub fn read(bytes: &[u8]) -> Received {
     let Some(resource) = request.path.and_then(resource) else { return Received::Refused(Answer::NotFound) };
     let accepted = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("accept"));
     let format = preferred(accepted.filter_map(|header| std::str::from_utf8(header.value).ok()));
-    Received::Request(Request { resource, is_head, format })
+    let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+    let names_address = hosts.all(|header| std::str::from_utf8(header.value).is_ok_and(is_address));
+    Received::Request(Request { resource, is_head, format, names_address })
+}
+
+/// Whether the value of a Host header is an address or `localhost`, with or without a port.
+fn is_address(host: &str) -> bool {
+    let host = host.trim();
+    let name = match host.rsplit_once(':') {
+        // The colons of an IPv6 address are in brackets.
+        Some((name, port)) if !port.ends_with(']') => name,
+        _ => host,
+    };
+    let inside = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<Ipv4Addr>().is_ok()
+        || inside.is_some_and(|name| name.parse::<Ipv6Addr>().is_ok())
 }
 
 fn resource(target: &str) -> Option<Resource> {
@@ -139,6 +171,7 @@ fn resource(target: &str) -> Option<Resource> {
     };
     match target.split('?').next()? {
         "/" => Some(Resource::Index),
+        "/live.json" => Some(Resource::Live),
         "/metrics" => Some(Resource::Metrics),
         "/healthz" => Some(Resource::Health),
         "/readyz" => Some(Resource::Readiness),
@@ -243,12 +276,40 @@ mod tests {
         assert_eq!(resource("GET http://a:9/healthz"), Ok((Resource::Health, false)));
         assert_eq!(resource("GET http://a"), Ok((Resource::Index, false)));
         assert_eq!(resource("GET /readyz"), Ok((Resource::Readiness, false)));
+        assert_eq!(resource("GET /live.json?1"), Ok((Resource::Live, false)));
         for path in ["/metrics/", "/../metrics", "/METRICS", "*", "/%6detrics", "metrics"] {
             assert_eq!(resource(&format!("GET {path}")), Err(Answer::NotFound), "{path}");
         }
         for method in ["POST", "PUT", "OPTIONS", "get", "CONNECT", "GETGETGET"] {
             assert_eq!(resource(&format!("{method} /metrics")), Err(Answer::MethodNotAllowed), "{method}");
         }
+    }
+
+    #[test]
+    fn names_of_the_server_are_told_from_addresses() {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:9420",
+            "[::1]",
+            "[::1]:9420",
+            "localhost",
+            "LOCALHOST:80",
+            " 192.0.2.1:1",
+        ] {
+            assert!(is_address(host), "{host}");
+        }
+        for host in
+            ["", "a", "a:80", "127.0.0.1.example", "[::1", "::1", "[a]:1", "localhost.example:9420", "[]"]
+        {
+            assert!(!is_address(host), "{host}");
+        }
+        let names_address = |headers: &str| match read(format!("GET / HTTP/1.1\r\n{headers}\r\n").as_bytes())
+        {
+            Received::Request(request) => request.names_address,
+            other => panic!("{other:?}"),
+        };
+        assert!(names_address("") && names_address("Host: [::1]:1\r\n"));
+        assert!(!names_address("Host: 127.0.0.1\r\nhost: example.com\r\n"));
     }
 
     #[test]
@@ -290,7 +351,12 @@ mod tests {
             let whole = format!("GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: {PROMETHEUS}\r\n\r\n");
             let cut = cut.min(whole.len() - 1);
             prop_assert_eq!(read(&whole.as_bytes()[..cut]), Received::Part);
-            let request = Request { resource: Resource::Metrics, is_head: false, format: Format::OpenMetrics };
+            let request = Request {
+                resource: Resource::Metrics,
+                is_head: false,
+                format: Format::OpenMetrics,
+                names_address: false,
+            };
             prop_assert_eq!(read(whole.as_bytes()), Received::Request(request));
         }
 

@@ -648,7 +648,7 @@ pub fn plain_text(open_metrics: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
     use subsystem::state::{BuffersState, SubsystemState};
 
@@ -774,7 +774,7 @@ mod tests {
         assert_eq!(storage("_sum", ""), Some(3.0000025), "{text}");
     }
 
-    fn subsystem() -> SubsystemState {
+    pub(crate) fn subsystem() -> SubsystemState {
         SubsystemState {
             nqn: "s".into(),
             serial: String::new(),
@@ -786,7 +786,7 @@ mod tests {
         }
     }
 
-    fn namespace(traffic: TrafficState) -> NamespaceState {
+    pub(crate) fn namespace(traffic: TrafficState) -> NamespaceState {
         NamespaceState {
             nsid: 1,
             uuid: String::new(),

@@ -8,8 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use subsystem::config::LivePage;
 
 use crate::http::{self, Answer, Format, REQUEST_BYTES_MAX, Received, Request, Resource};
+use crate::live::Live;
+use crate::live_page;
 use crate::render::{Renderer, Scrape, plain_text};
 
 /// Where the server gets its answers from.
@@ -19,6 +22,15 @@ pub trait Source: Send + 'static {
     /// # Errors
     /// Why there is none: the reactors do not answer, or the target has not started or is ending.
     fn scrape(&mut self) -> Result<Scrape, String>;
+
+    /// Asks the target for the data of the live page.
+    ///
+    /// # Errors
+    /// As for [`Self::scrape`].
+    fn live(&mut self) -> Result<Live, String>;
+
+    /// Who sees the live page and its data.
+    fn live_page(&self) -> LivePage;
 
     /// Whether hosts can connect.
     ///
@@ -49,8 +61,14 @@ const DRAIN_BYTES_MAX: usize = 64 << 10;
 const SCRAPE_AGE_MAX: Duration = Duration::from_millis(50);
 
 const PLAIN: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
 
 const INDEX: &str = "nvlane target: /metrics, /healthz, /readyz\n";
+
+/// What a client is told that does not see the live page.
+const NO_LIVE_PAGE: &str = "the live page is off: start the target with --live-page loopback or any";
+const NOT_FROM_HERE: &str = "the live page is for users of the target's machine: ssh -L 9420:ADDR:PORT to it, and open \
+                             http://localhost:9420/; or start the target with --live-page any";
 
 /// A running server. Ends when it is dropped.
 #[derive(Debug)]
@@ -76,7 +94,7 @@ impl Server {
             if let Err(error) = linux::lower_priority() {
                 tracing::debug!(%error, "metrics thread keeps its priority");
             }
-            let answers = Answers { source, renderer: Renderer::default(), last: None };
+            let answers = Answers { source, renderer: Renderer::default(), last: None, last_live: None };
             let mut serving = Serving { listener, answers, connections: Vec::new(), serial: 0 };
             if let Err(error) = serving.run(&stopped) {
                 tracing::error!(%error, "metrics are no longer served");
@@ -126,7 +144,8 @@ impl<S: Source> Serving<S> {
             self.accept();
             for connection in &mut self.connections {
                 if let Phase::Asking(request) = connection.phase {
-                    connection.answer(self.answers.to(request));
+                    let is_local = connection.is_local();
+                    connection.answer(self.answers.to(request, is_local));
                     connection.go_on();
                 }
             }
@@ -235,6 +254,12 @@ impl Connection {
         Self { stream, serial, phase, until: Instant::now() + REQUEST_TIME }
     }
 
+    /// Whether the client is on this machine.
+    fn is_local(&self) -> bool {
+        let (Ok(peer), Ok(own)) = (self.stream.peer_addr(), self.stream.local_addr()) else { return false };
+        peer.ip().to_canonical().is_loopback() || peer.ip() == own.ip()
+    }
+
     /// Whether it stays open. A request that is late gets an answer.
     fn is_in_time(&mut self, now: Instant) -> bool {
         if now < self.until {
@@ -330,11 +355,17 @@ fn plain(answer: Answer, is_head: bool, text: &str) -> Reply {
     Reply { head, body: if is_head { "".into() } else { body.into() } }
 }
 
+fn page(is_head: bool) -> Reply {
+    Reply { head: live_page::head(), body: if is_head { "" } else { live_page::PAGE }.into() }
+}
+
 struct Answers<S> {
     source: S,
     renderer: Renderer,
     /// The last scrape, and when it was made.
     last: Option<(Instant, Result<Texts, String>)>,
+    /// The last data of the live page, and when it was made.
+    last_live: Option<(Instant, Result<Arc<str>, String>)>,
 }
 
 /// A scrape as text.
@@ -346,10 +377,32 @@ struct Texts {
 }
 
 impl<S: Source> Answers<S> {
-    fn to(&mut self, request: Request) -> Reply {
-        let Request { resource, is_head, format } = request;
+    /// The answer to a client, which may be on this machine.
+    fn to(&mut self, request: Request, is_local: bool) -> Reply {
+        let Request { resource, is_head, format, names_address } = request;
+        let no_live_page = match self.source.live_page() {
+            LivePage::Any => None,
+            LivePage::Loopback if is_local && names_address => None,
+            LivePage::Loopback => Some(NOT_FROM_HERE),
+            LivePage::Off => Some(NO_LIVE_PAGE),
+        };
         let outcome = match resource {
-            Resource::Index => return plain(Answer::Ok, is_head, INDEX),
+            Resource::Index => {
+                let Some(why) = no_live_page else { return page(is_head) };
+                return plain(Answer::Ok, is_head, &format!("{INDEX}{why}"));
+            }
+            Resource::Live => {
+                if let Some(why) = no_live_page {
+                    return plain(Answer::Forbidden, is_head, why);
+                }
+                match self.live() {
+                    Ok(body) => {
+                        let head = Answer::Ok.head_with(JSON, body.len(), live_page::SAME_ORIGIN);
+                        return Reply { head, body: if is_head { "".into() } else { body } };
+                    }
+                    Err(why) => Err(why),
+                }
+            }
             Resource::Readiness => self.source.readiness(),
             Resource::Health if self.source.is_between() => Ok(()),
             Resource::Health => self.scrape().map(drop),
@@ -378,6 +431,18 @@ impl<S: Source> Answers<S> {
         })
     }
 
+    /// The last data of the live page, unless it is too old.
+    fn live(&mut self) -> Result<Arc<str>, String> {
+        let is_fresh = |(at, _): &(Instant, _)| at.elapsed() < SCRAPE_AGE_MAX;
+        if !self.last_live.as_ref().is_some_and(is_fresh) {
+            let live = self.source.live();
+            let text = live.and_then(|live| serde_json::to_string(&live).map_err(|error| error.to_string()));
+            self.last_live = Some((Instant::now(), text.map(Into::into)));
+        }
+        let (_, last) = self.last_live.as_ref().expect("set above");
+        last.clone()
+    }
+
     /// The last scrape, unless it is too old.
     fn scrape(&mut self) -> Result<&mut Texts, String> {
         let is_fresh = |(at, _): &(Instant, _)| at.elapsed() < SCRAPE_AGE_MAX;
@@ -403,6 +468,7 @@ mod tests {
     struct Counting {
         count: Arc<AtomicUsize>,
         is_down: Arc<AtomicBool>,
+        live_page: LivePage,
     }
 
     impl Source for Counting {
@@ -415,6 +481,14 @@ mod tests {
             Ok(Scrape { target, process, took: Duration::from_millis(1) })
         }
 
+        fn live(&mut self) -> Result<Live, String> {
+            self.scrape().map(|_| Live { version: "</script>".into(), ..Live::default() })
+        }
+
+        fn live_page(&self) -> LivePage {
+            self.live_page
+        }
+
         fn readiness(&self) -> Result<(), String> {
             Err("starting".into())
         }
@@ -425,7 +499,11 @@ mod tests {
     }
 
     fn server() -> (Server, Arc<AtomicUsize>, Arc<AtomicBool>) {
-        let source = Counting::default();
+        server_for(LivePage::Loopback)
+    }
+
+    fn server_for(live_page: LivePage) -> (Server, Arc<AtomicUsize>, Arc<AtomicBool>) {
+        let source = Counting { live_page, ..Counting::default() };
         let (count, is_down) = (Arc::clone(&source.count), Arc::clone(&source.is_down));
         let server = Server::start("127.0.0.1:0".parse().expect("an address"), source).expect("a free port");
         (server, count, is_down)
@@ -452,8 +530,12 @@ mod tests {
     #[test]
     fn each_path_has_its_answer() {
         let (server, _, is_down) = server();
-        let get = |path: &str| ask(&server, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        assert!(get("/").starts_with("HTTP/1.1 200 OK\r\n"));
+        let get = |path: &str| ask(&server, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        let page = get("/");
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"), "{page}");
+        let live = get("/live.json");
+        assert!(live.contains("\r\nContent-Type: application/json\r\n"), "{live}");
+        assert!(live.contains("\r\n\r\n{\"version\":\"</script>\","), "{live}");
         let metrics = get("/metrics");
         assert!(metrics.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{metrics}");
         assert!(
@@ -482,12 +564,37 @@ mod tests {
         assert!(post.starts_with("HTTP/1.1 405 ") && post.contains("\r\nAllow: GET, HEAD\r\n"), "{post}");
         is_down.store(true, Ordering::SeqCst);
         std::thread::sleep(SCRAPE_AGE_MAX);
-        for path in ["/healthz", "/metrics"] {
+        for path in ["/healthz", "/metrics", "/live.json"] {
             let answer = get(path);
             assert!(
                 answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("no answer from reactor 1\n"),
                 "{answer}"
             );
+        }
+    }
+
+    #[test]
+    fn the_live_page_is_for_whom_it_is_meant() {
+        // A page from elsewhere whose name leads to this machine now.
+        let rebound = "Host: example.com:9420\r\n";
+        for (live_page, host, is_shown) in [
+            (LivePage::Loopback, "Host: 127.0.0.1\r\n", true),
+            (LivePage::Loopback, "", true),
+            (LivePage::Loopback, rebound, false),
+            (LivePage::Any, rebound, true),
+            (LivePage::Off, "", false),
+        ] {
+            let (server, count, _) = server_for(live_page);
+            let get = |path: &str| ask(&server, &format!("GET {path} HTTP/1.1\r\n{host}\r\n"));
+            let (page, data) = (get("/"), get("/live.json"));
+            assert_eq!(page.contains("<!doctype html>"), is_shown, "{live_page} {host}: {page}");
+            assert_eq!(data.starts_with("HTTP/1.1 200 "), is_shown, "{live_page} {host}: {data}");
+            if !is_shown {
+                assert!(page.contains("/metrics") && page.contains("--live-page"), "{page}");
+                assert!(data.starts_with("HTTP/1.1 403 ") && data.contains("--live-page"), "{data}");
+                assert_eq!(count.load(Ordering::SeqCst), 0, "the target is not asked in vain");
+            }
+            assert!(get("/metrics").starts_with("HTTP/1.1 200 "));
         }
     }
 
@@ -504,8 +611,20 @@ mod tests {
         for stream in streams {
             assert!(rest(stream).starts_with("HTTP/1.1 200 OK\r\n"));
         }
-        let count = count.load(Ordering::SeqCst);
-        assert!((1..10).contains(&count), "{count} scrapes for 20 requests");
+        let scraped = count.load(Ordering::SeqCst);
+        assert!((1..10).contains(&scraped), "{scraped} scrapes for 20 requests");
+        let streams: Vec<_> = (0..20)
+            .map(|_| {
+                let mut stream = connect(&server);
+                stream.write_all(b"GET /live.json HTTP/1.1\r\n\r\n").expect("taken");
+                stream
+            })
+            .collect();
+        for stream in streams {
+            assert!(rest(stream).starts_with("HTTP/1.1 200 OK\r\n"));
+        }
+        let shown = count.load(Ordering::SeqCst) - scraped;
+        assert!((1..10).contains(&shown), "{shown} questions for 20 requests");
     }
 
     #[test]

@@ -20,9 +20,11 @@ mod warnings;
 mod write;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use linux::CoreList;
 use proto::doorbell::Policy as DoorbellPolicy;
@@ -110,6 +112,44 @@ pub struct ControlConfig {
 pub struct MetricsConfig {
     /// Where they are served by HTTP; `None` for nowhere.
     pub address: Option<SocketAddr>,
+    /// Who sees the live page there.
+    pub live_page: LivePage,
+}
+
+/// Who sees the live page of a target, and its data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LivePage {
+    /// Users of this machine.
+    #[default]
+    Loopback,
+    /// Everyone who reaches the address.
+    Any,
+    /// Nobody.
+    Off,
+}
+
+impl LivePage {
+    const ALL: [(Self, &str); 3] = [(Self::Loopback, "loopback"), (Self::Any, "any"), (Self::Off, "off")];
+}
+
+impl fmt::Display for LivePage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(page, _)| page == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for LivePage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text);
+        found.map(|(page, _)| *page).ok_or_else(|| {
+            format!(
+                "\"{text}\" is not who may see the live page: write loopback (users of this machine), any or off"
+            )
+        })
+    }
 }
 
 /// Port of metrics, unless another is named.

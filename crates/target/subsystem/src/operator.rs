@@ -744,7 +744,7 @@ impl Operator {
 #[must_use]
 pub fn state(post: Post<'_>) -> Option<TargetState> {
     match ask(OrderKind::State(Detail::Lanes), post)?.0 {
-        OrderAnswer::State(parts) => Some(parts.complete(Vec::new())),
+        OrderAnswer::State(parts) => Some(parts.complete(Vec::new()).0),
         _ => None,
     }
 }

@@ -18,7 +18,7 @@ use subsystem::operator::{ChangeOutcome, Outline, Report};
 use subsystem::server::{Target, TraceError};
 use wire::text::without_hidden;
 
-use super::metrics_server::MetricsServer;
+use super::metrics_server::{LiveState, MetricsServer};
 use super::pools::Pools;
 use super::{Parts, Wake, log_report, warn_about_memory};
 
@@ -80,11 +80,17 @@ pub(super) fn dropped_line(difference: &Difference) -> String {
 /// Hands calls over to the main thread.
 struct Calls {
     wakes: Mutex<Sender<Wake>>,
+    /// What people watch is not asked of the main thread, which may be busy with a reload.
+    live: Mutex<LiveState>,
     recorder: Recorder,
 }
 
 impl Service for Calls {
     fn perform(&self, call: Call, caller: Caller) -> Result<Value, CallError> {
+        if call.is_live() {
+            let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+            return live.ask().map_err(CallError::refused);
+        }
         let (answer, received) = channel();
         let waiting = WaitingCall { call, caller, answer };
         let sent = self.wakes.lock().unwrap_or_else(PoisonError::into_inner).send(Wake::Call(waiting));
@@ -98,8 +104,14 @@ impl Service for Calls {
 }
 
 /// Serves calls from now on.
-pub(super) fn serve(socket: &ControlSocket, target: &Target, wakes: Sender<Wake>) -> anyhow::Result<()> {
-    let calls = Calls { wakes: Mutex::new(wakes), recorder: target.recorder() };
+pub(super) fn serve(
+    socket: &ControlSocket,
+    target: &Target,
+    metrics: &MetricsServer,
+    wakes: Sender<Wake>,
+) -> anyhow::Result<()> {
+    let live = Mutex::new(metrics.live_state());
+    let calls = Calls { wakes: Mutex::new(wakes), live, recorder: target.recorder() };
     socket.serve(Arc::new(calls)).context("cannot start the thread of the control socket")?;
     tracing::info!(socket = %socket.path().display(), "control socket open for this user and root");
     Ok(())

@@ -321,7 +321,8 @@ impl Reader<'_> {
             self.spans.insert(ConfigPlace::Metrics, address.span());
             Some(bound)
         });
-        let metrics = MetricsConfig { address: metrics };
+        let live_page = raw.metrics.live_page.and_then(|who| self.parsed(&who, ""));
+        let metrics = MetricsConfig { address: metrics, live_page: live_page.unwrap_or_default() };
         let mut log = LogConfig::default();
         self.set(&mut log.slow, raw.log.slow);
         TargetConfig {

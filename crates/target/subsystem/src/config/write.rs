@@ -10,7 +10,7 @@ use wire::id::Nsid;
 use wire::uuid::Uuid;
 
 use super::{
-    AuthenticationConfig, ListenerConfig, MemcachedListenerConfig, NamespaceConfig, PoolConfig,
+    AuthenticationConfig, ListenerConfig, LivePage, MemcachedListenerConfig, NamespaceConfig, PoolConfig,
     ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
 };
 use crate::names::allow_list::AllowList;
@@ -90,6 +90,8 @@ impl TargetConfig {
         all.table("control", control);
         let mut metrics = Writer::default();
         metrics.text("address", self.metrics.address);
+        let live_page = self.metrics.live_page;
+        metrics.text("live_page", (live_page != LivePage::default()).then_some(live_page));
         all.table("metrics", metrics);
         let mut log = Writer::default();
         log.text("slow", self.log.slow.is_on().then_some(self.log.slow));

@@ -88,7 +88,11 @@ impl<I: Io<Message>> FusedExecutor<'_, I> {
         };
         // It waits for no rate limit: another lane may wait for its buffers.
         for is_write in [false, true] {
-            self.commands.debit(caller.view, sqe.nsid(), Work { is_write, operations: 1, bytes: extent.bytes });
+            self.commands.debit(
+                caller.view,
+                sqe.nsid(),
+                Work { is_write, operations: 1, bytes: extent.bytes },
+            );
         }
         self.commands.next_lock = self.commands.next_lock.wrapping_add(1);
         let lock = self.commands.next_lock;

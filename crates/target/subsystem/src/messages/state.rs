@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
+use wire::id::Cntlid;
 use wire::nqn::HostName;
 
 pub use crate::audit::AuditState;
 use crate::names::lane_counters::{LaneCounters, LaneReport, LaneTotals, PhaseTotals};
+use crate::names::lane_id::LaneId;
 use crate::objects::namespace_traffic::NamespaceTraffic;
 use crate::objects::rate_limit::RateLimits;
-use crate::objects::subsystem::NamespaceId;
+use crate::objects::subsystem::{NamespaceId, SubsystemId};
 
 /// What a state lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -531,6 +533,8 @@ pub struct StateParts {
     pub gone: LaneTotals,
     /// The namespaces.
     pub namespaces: Vec<NamespaceParts>,
+    /// The subsystems, in the order of the state.
+    pub subsystem_ids: Vec<SubsystemId>,
 }
 
 /// A host, and the counters of its lanes.
@@ -543,7 +547,35 @@ pub struct HostParts {
     /// Totals of lanes that have ended.
     pub past: LaneTotals,
     /// The others.
-    pub lanes: Vec<Arc<LaneCounters>>,
+    pub lanes: Vec<LaneParts>,
+}
+
+/// A lane of a controller of a subsystem, and its counters.
+#[derive(Debug)]
+pub struct LaneParts {
+    /// Its name.
+    pub lane: LaneId,
+    /// The subsystem.
+    pub subsystem: SubsystemId,
+    /// The controller.
+    pub cntlid: Cntlid,
+    /// Its counters.
+    pub counters: Arc<LaneCounters>,
+}
+
+/// A lane as an observer sees it: its counters go on.
+#[derive(Clone, Debug)]
+pub struct ObservedLane {
+    /// Its name, which no other lane of the target ever has.
+    pub lane: LaneId,
+    /// The place of its host among those of the state.
+    pub host: usize,
+    /// The place of its subsystem among those of the state.
+    pub subsystem: usize,
+    /// The controller.
+    pub cntlid: u16,
+    /// Its counters.
+    pub counters: Arc<LaneCounters>,
 }
 
 /// The counters of a namespace.
@@ -558,16 +590,23 @@ pub struct NamespaceParts {
 }
 
 impl StateParts {
-    /// The whole state, with the reports of reactors.
+    /// The whole state, with the reports of reactors, and the lanes of all hosts.
     #[must_use]
-    pub fn complete(self, reports: Vec<ReactorReport>) -> TargetState {
-        let Self { mut state, hosts, gone, namespaces } = self;
+    pub fn complete(self, reports: Vec<ReactorReport>) -> (TargetState, Vec<ObservedLane>) {
+        let Self { mut state, hosts, gone, namespaces, subsystem_ids } = self;
+        let mut observed = Vec::with_capacity(hosts.iter().map(|host| host.lanes.len()).sum());
         state.totals = gone;
         for HostParts { host, controller_count, past, lanes } in hosts {
             let mut totals = past;
-            lanes.iter().for_each(|lane| totals.add(lane));
+            lanes.iter().for_each(|lane| totals.add(&lane.counters));
             state.totals.merge(&totals);
-            let (host, lane_count) = (host.to_string(), lanes.len());
+            let (at, host, lane_count) = (state.hosts.len(), host.to_string(), lanes.len());
+            observed.extend(lanes.into_iter().filter_map(
+                |LaneParts { lane, subsystem, cntlid, counters }| {
+                    let subsystem = subsystem_ids.iter().position(|id| *id == subsystem)?;
+                    Some(ObservedLane { lane, host: at, subsystem, cntlid: cntlid.get(), counters })
+                },
+            ));
             state.hosts.push(HostState { host, controller_count, lane_count, totals });
         }
         let mut key_values = BTreeMap::<NamespaceId, PairCounters>::new();
@@ -586,7 +625,7 @@ impl StateParts {
             state.placement = state.placement.or(report.placement);
         }
         state.reactors.sort_unstable_by_key(|reactor| reactor.reactor);
-        state
+        (state, observed)
     }
 }
 

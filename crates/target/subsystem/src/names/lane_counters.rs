@@ -66,6 +66,8 @@ pub struct LaneCounters {
     pub doorbell_waited_ns: Counter,
     /// The device queue (NAPI id) that its packets came in through at Connect; 0 for none.
     pub napi_id: Counter,
+    /// Its queue id; the control plane alone sets it, at Connect.
+    pub qid: Counter,
     /// Time of commands by phase.
     pub phases: PhaseCounters,
 }

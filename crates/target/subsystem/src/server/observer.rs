@@ -9,7 +9,7 @@ use reactor::{Address, TurnCounters};
 use crate::audit::AuditObserver;
 use crate::messages::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, ReactorMessage};
 use crate::messages::state::{
-    Detail, MemcachedListenerState, ReactorReport, ReactorState, StateParts, TargetState,
+    Detail, MemcachedListenerState, ObservedLane, ReactorReport, ReactorState, StateParts, TargetState,
 };
 
 /// Asks a target for its state, from any thread: each reactor once, by message.
@@ -62,6 +62,22 @@ impl Observer {
     /// # Errors
     /// If reactors do not answer in time, or have ended.
     pub fn state(&mut self, detail: Detail, wait: Option<Duration>) -> Result<TargetState, Unobserved> {
+        self.observe(detail, wait).map(|(state, _)| state)
+    }
+
+    /// The sums of the target and its lanes. Waits for at most this long.
+    ///
+    /// # Errors
+    /// If reactors do not answer in time, or have ended.
+    pub fn lanes(&mut self, wait: Duration) -> Result<(TargetState, Vec<ObservedLane>), Unobserved> {
+        self.observe(Detail::Sums, Some(wait))
+    }
+
+    fn observe(
+        &mut self,
+        detail: Detail,
+        wait: Option<Duration>,
+    ) -> Result<(TargetState, Vec<ObservedLane>), Unobserved> {
         let until = wait.map(|wait| Instant::now() + wait);
         // The answers to an earlier question are old.
         if let Some(mut earlier) = self.asked.take()
@@ -76,14 +92,14 @@ impl Observer {
             return Err(error);
         }
         debug_assert_eq!(asked.detail, detail);
-        let mut state = asked.parts.ok_or(Unobserved::Ended)?.complete(asked.received);
+        let (mut state, lanes) = asked.parts.ok_or(Unobserved::Ended)?.complete(asked.received);
         for reactor in &mut state.reactors {
             add_turns(reactor, &self.turns);
         }
         state.busy_polled_packets = busy_polled_packets();
         state.audit = self.audit.state();
         state.memcached_listeners = self.memcached.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(state)
+        Ok((state, lanes))
     }
 
     fn ask(&self, detail: Detail) -> Option<Asked> {

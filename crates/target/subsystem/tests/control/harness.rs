@@ -420,7 +420,7 @@ impl Target {
     pub(crate) fn state(&mut self) -> TargetState {
         let receiver = self.order(OrderKind::State(Detail::Lanes));
         let Ok(OrderAnswer::State(parts)) = receiver.try_recv() else { panic!("no state") };
-        parts.complete(Vec::new())
+        parts.complete(Vec::new()).0
     }
 
     /// Adds a listener on a free port of this machine, and returns its tag.

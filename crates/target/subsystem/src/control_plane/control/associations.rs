@@ -29,7 +29,7 @@ use crate::audit::Event;
 use crate::control_plane::admin::abort::{self, Aborting};
 use crate::control_plane::admin::{AdminOutcome, Reply, reply_dw0};
 use crate::messages::message::{LaneMessage, Message, ReactorMessage};
-use crate::messages::state::HostParts;
+use crate::messages::state::{HostParts, LaneParts};
 use crate::names::lane_counters::{LaneCounters, LaneTotals};
 use crate::names::lane_end::LaneEnd;
 use crate::names::lane_id::{CommandId, LaneId};
@@ -222,6 +222,7 @@ impl Associations {
     /// Adds a lane that has connected, and its counters.
     pub(super) fn add_lane(&mut self, lane: LaneId, lane_use: LaneUse, counters: Arc<LaneCounters>) {
         self.lanes.insert(lane, lane_use);
+        counters.qid.set(lane_use.qid.get().into());
         if let Some(record) = self.get_mut(lane_use.controller) {
             record.counters.insert(lane, counters);
         }
@@ -553,12 +554,20 @@ impl Associations {
         };
         let mut hosts: Vec<HostParts> = self.hosts.iter().map(parts).collect();
         let records = self.controllers.values();
-        for record in records.filter(|record| matches!(record.key.kind, ControllerKind::Io(_))) {
+        for record in records {
+            let ControllerKind::Io(subsystem) = record.key.kind else { continue };
             // As the hosts are in order.
             let Ok(at) = hosts.binary_search_by(|parts| parts.host.cmp(&record.host)) else { continue };
             let Some(parts) = hosts.get_mut(at) else { continue };
             parts.past.merge(&record.past);
-            parts.lanes.extend(record.counters.values().cloned());
+            let cntlid = record.key.cntlid;
+            let lane = |(lane, counters): (&LaneId, &Arc<LaneCounters>)| LaneParts {
+                lane: *lane,
+                subsystem,
+                cntlid,
+                counters: Arc::clone(counters),
+            };
+            parts.lanes.extend(record.counters.iter().map(lane));
         }
         (hosts, self.gone)
     }

@@ -82,7 +82,8 @@ impl Snapshot<'_> {
             discovery_controllers: self.controllers(ControllerKind::Discovery),
             ..TargetState::default()
         };
-        StateParts { state, hosts, gone, namespaces }
+        let subsystem_ids = self.catalog.subsystems.keys().copied().collect();
+        StateParts { state, hosts, gone, namespaces, subsystem_ids }
     }
 
     fn subsystem(&self, id: SubsystemId, subsystem: &Subsystem) -> SubsystemState {
