@@ -36,6 +36,12 @@ enum Format {
 }
 
 impl Output {
+    /// Whether the result is for programs.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        matches!(self.format, Format::Json)
+    }
+
     /// Writes a result in the chosen format.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ mod serve;
 mod service_manager;
 mod smart_log;
 mod support;
+mod top;
 mod trace;
 
 use std::process::ExitCode;
@@ -58,6 +59,8 @@ enum Command {
     Reload(reload::ReloadArguments),
     /// See and change what a running target serves: namespaces, hosts, listeners, limits.
     Ctl(ctl::CtlArguments),
+    /// Watch a running target: namespaces, hosts, lanes and reactors with rates, latency and batch sizes.
+    Top(top::TopArguments),
     /// Check a target's configuration and storage without changing anything.
     Check(check::CheckArguments),
     /// Check this machine, a configuration and a running target, and print what to change.
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         Command::Target(arguments) => serve::target(&arguments, mask),
         Command::Reload(arguments) => reload::reload(&arguments),
         Command::Ctl(arguments) => ctl::ctl(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Trace(arguments) => trace::trace(&arguments),

@@ -1,6 +1,6 @@
 //! The other end of a control socket.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// A connection to a target.
+#[derive(Debug)]
 pub(crate) struct Client {
     path: PathBuf,
     connection: BufReader<UnixStream>,
@@ -20,13 +21,19 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Connects to a socket.
+    ///
+    /// # Errors
+    /// There is none, or this user may not use it.
+    pub(crate) fn open(path: &Path, timeout: Duration) -> io::Result<Self> {
+        let connection = UnixStream::connect(path)?;
+        connection.set_read_timeout(Some(timeout))?;
+        connection.set_write_timeout(Some(timeout))?;
+        Ok(Self { path: path.to_owned(), connection: BufReader::new(connection), timeout })
+    }
+
     pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Self, Failure> {
-        let connection = UnixStream::connect(path).and_then(|connection| {
-            connection.set_read_timeout(Some(timeout))?;
-            connection.set_write_timeout(Some(timeout))?;
-            Ok(connection)
-        });
-        let connection = connection.map_err(|error| {
+        Self::open(path, timeout).map_err(|error| {
             let shown = path.display();
             let hint = match error.kind() {
                 ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
@@ -36,8 +43,7 @@ impl Client {
                 _ => "",
             };
             Failure::new(Kind::Unreachable, format!("cannot connect to {shown}: {error}{hint}"))
-        })?;
-        Ok(Self { path: path.to_owned(), connection: BufReader::new(connection), timeout })
+        })
     }
 
     /// The process of the target.

@@ -30,4 +30,5 @@ mod starting;
 #[path = "../support/mod.rs"]
 mod support;
 mod survives;
+mod top;
 mod volumes;
