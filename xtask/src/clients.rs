@@ -1,5 +1,5 @@
 //! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`; the tests of
-//! memcached itself; and SPDK's client at the control socket.
+//! memcached itself; SPDK's client at the control socket; and Chromium at the live page.
 
 mod own_tests;
 
@@ -57,6 +57,9 @@ const OWN_TESTS: &str = "own-tests";
 /// SPDK's client of its JSON-RPC at the control socket, which has no engine: `interop/control/spdk-rpc.sh`.
 const SPDK_RPC: &str = "spdk-rpc";
 
+/// The live page in Chromium, which takes longer to install than all others together: only if it is asked for.
+const LIVE_PAGE: &str = "live-page";
+
 /// What does not depend on the engine: it runs with the first one. It stores up to a million pairs.
 const EXPORTER: &str = "exporter";
 
@@ -91,6 +94,13 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Chromium at the live page.
+    pub(crate) fn live_page() -> Self {
+        Self { names: vec![LIVE_PAGE.to_owned()], ..Self::default() }
+    }
+}
+
 /// Runs the chosen suites, each against its own target.
 ///
 /// # Errors
@@ -102,18 +112,30 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let suites: Vec<_> = SUITES.into_iter().filter(|suite| is_chosen(suite)).collect();
     let runs_own_tests = is_chosen(&OWN_TESTS);
     let runs_spdk_rpc = is_chosen(&SPDK_RPC);
+    let runs_live_page = !options.names.is_empty() && is_chosen(&LIVE_PAGE);
     ensure!(
-        !suites.is_empty() || runs_own_tests || runs_spdk_rpc,
-        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {}",
+        !suites.is_empty() || runs_own_tests || runs_spdk_rpc || runs_live_page,
+        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {}",
         options.names.join(" or "),
         SUITES.join(", ")
     );
     let engines = ENGINES.iter().filter(|engine| options.engine.as_ref().is_none_or(|only| only == *engine));
-    let clients = deps::install_clients()?;
     let nvlane = match &options.target_bin {
         Some(path) => path.canonicalize().with_context(|| format!("no binary {}", path.display()))?,
         None => program("nvlane")?,
     };
+    if runs_live_page {
+        deps::install_browser()?;
+        for _ in 0..options.times {
+            let dir = new_dir(target_dir().join("clients").join(LIVE_PAGE))?;
+            let is_good = show(LIVE_PAGE, "", "metrics", &dir, || run_live_page(&nvlane, &dir))?;
+            ensure!(is_good, "failed: {LIVE_PAGE}; its pictures are in {}", dir.display());
+        }
+        if suites.is_empty() && !runs_own_tests && !runs_spdk_rpc {
+            return Ok(());
+        }
+    }
+    let clients = deps::install_clients()?;
     let mut failed = Vec::new();
     // The tests of the protocol do not depend on the engine: one is enough.
     if runs_own_tests && let Some(engine) = engines.clone().next() {
@@ -216,6 +238,16 @@ fn run_spdk_rpc(nvlane: &Path, clients: &Clients, dir: &Path) -> Result<bool> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after", "10", LIMIT_S]).arg(root().join("interop/control/spdk-rpc.sh"));
     command.env("NVLANE", nvlane).env("PYTHON", &clients.python).env("SPDK_RPC", &clients.spdk_rpc);
+    command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    Ok(command.status().context("cannot run timeout")?.success())
+}
+
+/// Opens the live page of a loaded target in Chromium. Returns whether it shows what the target does.
+fn run_live_page(nvlane: &Path, dir: &Path) -> Result<bool> {
+    let log = File::create(dir.join("log"))?;
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after", "10", LIMIT_S]).arg(root().join("interop/live-page/live-page.py")).arg(dir);
+    command.env("NVLANE", nvlane).env("PYTHONDONTWRITEBYTECODE", "1");
     command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     Ok(command.status().context("cannot run timeout")?.success())
 }

@@ -28,6 +28,7 @@ const PROGRAMS: &[Program] = &[
         purpose: "scraping a target, and its alerts and dashboard",
     },
     Program { name: "setpriv", package: "util-linux", purpose: "ending what a test started" },
+    Program { name: "script", package: "bsdutils", purpose: "a terminal for nvlane top" },
 ];
 
 const CLIENT_PROGRAMS: &[Program] = &[
@@ -36,6 +37,11 @@ const CLIENT_PROGRAMS: &[Program] = &[
     Program { name: "go", package: "golang-go", purpose: "a memcached client in Go" },
     Program { name: "perl", package: "perl", purpose: "memcached's own tests" },
     Program { name: "xz", package: "xz-utils", purpose: "unpacking memcached's sources" },
+];
+
+const BROWSER_PROGRAMS: &[Program] = &[
+    Program { name: "python3", package: "python3", purpose: "telling the browser what to do" },
+    Program { name: "chromium", package: "chromium", purpose: "showing the live page" },
 ];
 
 const PACKAGE_PROGRAMS: &[Program] = &[
@@ -88,6 +94,14 @@ pub(crate) struct Clients {
     /// A Prometheus exporter of all statistics, and memcached_exporter.
     pub(crate) exporter: PathBuf,
     pub(crate) memcached_exporter: PathBuf,
+}
+
+/// Installs a browser.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_browser() -> Result<()> {
+    debian_packages(BROWSER_PROGRAMS)
 }
 
 /// Installs the memcached clients: those in Python in their own virtual environment.
