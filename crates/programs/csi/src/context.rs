@@ -1,0 +1,8 @@
+//! What a controller tells a node of a published volume: the keys of its publish context.
+
+/// NQN of the subsystem.
+pub(crate) const NQN: &str = "nqn";
+/// `ADDR:PORT` of the target, with commas between several.
+pub(crate) const ADDRESSES: &str = "addresses";
+/// UUID of the namespace.
+pub(crate) const UUID: &str = "uuid";
