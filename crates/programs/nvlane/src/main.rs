@@ -4,6 +4,7 @@
 mod adq;
 mod check;
 mod columns;
+mod companion;
 mod ctl;
 mod discover;
 mod disk_path;
@@ -13,7 +14,6 @@ mod identify;
 mod import;
 mod keys;
 mod kv;
-mod lab;
 mod list;
 mod local_address;
 mod memory_limit;
@@ -87,10 +87,13 @@ enum Command {
     Perf(perf::PerfArguments),
     /// Send hostile input to a target (or host) and check its reaction (program nvlane-lab).
     #[command(disable_help_flag = true)]
-    Probe(lab::LabArguments),
+    Probe(companion::CompanionArguments),
     /// Run a named experiment on this machine: variants side by side, with a report and figures (program nvlane-lab).
     #[command(disable_help_flag = true)]
-    Study(lab::LabArguments),
+    Study(companion::CompanionArguments),
+    /// Give Kubernetes volumes of a target, by the Container Storage Interface (program nvlane-csi).
+    #[command(disable_help_flag = true)]
+    Csi(companion::CompanionArguments),
     /// Assign queues of a network device to classes of traffic: plan, apply, verify, remove.
     Adq(adq::AdqArguments),
     /// Write a completion script for a shell.
@@ -140,7 +143,8 @@ fn main() -> ExitCode {
         Command::Kv(arguments) => kv::kv(&arguments),
         Command::Keys(arguments) => keys::keys(&arguments),
         Command::Perf(arguments) => perf::perf(&arguments, &given),
-        Command::Probe(_) | Command::Study(_) => lab::become_lab(),
+        Command::Probe(_) | Command::Study(_) => companion::LAB.become_it(),
+        Command::Csi(_) => companion::CSI.become_it(),
         Command::Adq(arguments) => adq::adq(&arguments),
         Command::Completions(arguments) => manual::completions(&arguments, &mut Cli::command()),
         Command::Man(arguments) => manual::man(&arguments, Cli::command()),
