@@ -134,12 +134,7 @@ pub(crate) fn install_clients() -> Result<Clients> {
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(clients);
     }
-    let has_venv =
-        Command::new("python3").args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status();
-    if !has_venv.is_ok_and(|status| status.success()) {
-        install_debian(&["python3-venv"])?;
-    }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))?;
+    virtual_environment(&place)?;
     let pip = |arguments: &[&str]| {
         let mut command = Command::new(&python);
         command.args(["-m", "pip", "--quiet", "--disable-pip-version-check"]).args(arguments);
@@ -165,6 +160,19 @@ pub(crate) fn install_clients() -> Result<Clients> {
     }
     std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
     Ok(clients)
+}
+
+/// Makes an empty virtual environment of Python.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn virtual_environment(place: &Path) -> Result<()> {
+    let has_venv =
+        Command::new("python3").args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status();
+    if !has_venv.is_ok_and(|status| status.success()) {
+        install_debian(&["python3-venv"])?;
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(place))
 }
 
 /// Releases of Debian among which a version of memcached's sources is sought.

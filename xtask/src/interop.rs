@@ -23,7 +23,7 @@ use outside::Outside;
 use target::Target;
 
 use crate::command::{build_optimized, last_lines, optimized_program, root, target_dir};
-use crate::deps;
+use crate::{csi, deps};
 
 /// The kernels that are tried unless others are named.
 const KERNELS: &[&str] = &["6.1", NEWEST];
@@ -244,7 +244,13 @@ impl<'a> Session<'a> {
                 }
                 variables.push(("OUTSIDE_ADDR", format!("127.0.0.1:{}", guest.forwarded_port)));
             }
-            (Side::Network | Side::Disk, Some(nvlane)) => guest.bring_nvlane(nvlane)?,
+            (Side::Network | Side::Disk, Some(nvlane)) => {
+                guest.bring_nvlane(nvlane)?;
+                if behaviour.name == csi::BEHAVIOUR {
+                    let tools = csi::Tools::install()?;
+                    csi::TOOLS.iter().try_for_each(|name| guest.bring(&tools.bin.join(name)))?;
+                }
+            }
             (Side::Network | Side::Disk, None) => variables.push(("STAND_IN", "none".to_owned())),
         }
         let outside = Outside::new(target, self.nvlane.clone(), guest.files(), guest.forwarded_port);
@@ -316,9 +322,9 @@ fn binary(options: &Options, chosen: &[&Behaviour]) -> Result<PathBuf> {
     if let Some(path) = &options.target_bin {
         return path.canonicalize().with_context(|| format!("no binary {}", path.display()));
     }
-    // Emulated guests run it, too; those of `make soak` also the laboratory beside it.
+    // Emulated guests run it, too; those of `make soak` also the laboratory and the driver for Kubernetes beside it.
     if chosen.iter().any(|behaviour| behaviour.soak_only) {
-        build_optimized(&["nvlane-lab"])?;
+        build_optimized(&["nvlane-lab", "nvlane-csi"])?;
     }
     optimized_program("nvlane")
 }

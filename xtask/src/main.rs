@@ -8,6 +8,7 @@ mod circles;
 mod clients;
 mod command;
 mod coverage;
+mod csi;
 mod deny;
 mod deps;
 mod floors;
@@ -52,6 +53,10 @@ enum Task {
     Interop(interop::Options),
     /// Memcached clients against a target, with their makers' tests
     Clients(clients::Options),
+    /// The driver for Kubernetes against a target, by csi-sanity, and its manifests, by kubeconform
+    Csi,
+    /// The code of the driver's protocol, from the definition of the Container Storage Interface
+    CsiProto(csi::ProtoOptions),
     /// The real host and target under virtual time: many seeds, or one
     #[command(disable_help_flag = true)]
     Sim(sim::Options),
@@ -99,6 +104,8 @@ fn main() -> ExitCode {
         Task::Instructions(options) => instructions::run(&options),
         Task::Interop(options) => interop::run(&options),
         Task::Clients(options) => clients::run(&options),
+        Task::Csi => csi::judge(),
+        Task::CsiProto(options) => csi::proto(&options),
         Task::Sim(options) => sim::run(&options),
         Task::ProductBugs(options) => product_bugs::run(&options),
         Task::CrashLoop(options) => torture::crash_loop(&options),

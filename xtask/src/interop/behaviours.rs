@@ -90,6 +90,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     network("study-interface", 600).on_newest().in_soak(),
     disk("power-cuts", 400).on_newest(),
     disk("clock", 240).on_newest(),
+    disk("csi", 900).on_newest().in_soak(),
     host("fio-verify", &["1=ram:64M"], 240),
     host("fstrim", &["1=file:disk:512M"], 180).on_newest(),
     host("ext4", &["1=file:disk:512M"], 120).on_newest(),

@@ -73,17 +73,29 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Copies nvlane to where the guest sees it as `/share/nvlane`, and nvlane-lab if it is beside it.
+    /// Copies nvlane to where the guest sees it as `/share/nvlane`, and the programs that come with it if they are beside it.
     ///
     /// # Errors
     /// The copy fails.
     pub(crate) fn bring_nvlane(&self, program: &Path) -> Result<()> {
         fs::copy(program, self.share.join("nvlane")).context("cannot copy nvlane to the guest")?;
-        let lab = program.with_file_name("nvlane-lab");
-        if lab.is_file() {
-            fs::copy(lab, self.share.join("nvlane-lab")).context("cannot copy nvlane-lab to the guest")?;
+        for name in ["nvlane-lab", "nvlane-csi"] {
+            let companion = program.with_file_name(name);
+            if companion.is_file() {
+                self.bring(&companion)?;
+            }
         }
         Ok(())
+    }
+
+    /// Copies a program to where the guest sees it in `/share`.
+    ///
+    /// # Errors
+    /// The copy fails.
+    pub(crate) fn bring(&self, program: &Path) -> Result<()> {
+        let name = program.file_name().context("a program has a name")?;
+        let copied = fs::copy(program, self.share.join(name));
+        copied.map(drop).with_context(|| format!("cannot copy {} to the guest", program.display()))
     }
 
     /// Files that the guest sees as `/share/files`.
