@@ -23,7 +23,7 @@ const STEPS: &[Step] = &[
     Step::new("instructions", 400, || instructions::run(&instructions::Options::default())).beside(),
     Step::new("simulation", 1000, sim::run_many).beside(),
     Step::new("slow tests", 900, check::slow_tests),
-    Step::new("programs", 60, || build_programs(&["nvlane", "nvlane-lab"])),
+    Step::new("programs", 60, || build_programs(&["nvlane", "nvlane-csi", "nvlane-lab"])),
     Step::new("quickstart", 60, quickstart),
     Step::new("stranger", 60, stranger::run),
     Step::new("system calls", 60, syscalls::run),

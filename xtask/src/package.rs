@@ -30,7 +30,7 @@ pub(crate) struct Options {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
-    /// Debian packages: nvlane, nvlane-lab, and the debug symbols
+    /// Debian packages: nvlane, nvlane-csi, nvlane-lab, and the debug symbols
     Deb,
     /// An OCI image with the program and the libraries that it needs
     Image,
@@ -39,6 +39,9 @@ enum What {
     /// Build everything twice, in two directories, and compare the bytes
     Reproducible,
 }
+
+/// The programs that are packed; the image has the first.
+const PROGRAMS: [&str; 3] = ["nvlane", "nvlane-csi", "nvlane-lab"];
 
 /// A program to be packed, with its debug symbols.
 #[derive(Clone)]
@@ -96,8 +99,8 @@ impl Sources {
         let places = [(root.display().to_string(), "/nvlane"), (home, "/cargo")];
         let rust = places.iter().map(|(place, name)| format!("--remap-path-prefix={place}={name}"));
         let c = places.iter().map(|(place, name)| format!("-ffile-prefix-map={place}={name}"));
-        let mut build =
-            cargo(&["build", "--release", "--locked", "--package", "nvlane", "--package", "nvlane-lab"]);
+        let mut build = cargo(&["build", "--release", "--locked"]);
+        build.args(PROGRAMS.iter().flat_map(|name| ["--package", name]));
         build.current_dir(root).env("CARGO_TARGET_DIR", target);
         build.env("CARGO_ENCODED_RUSTFLAGS", rust.collect::<Vec<_>>().join("\u{1f}"));
         // Those of .cargo/config.toml as well, which the environment replaces.
@@ -109,7 +112,7 @@ impl Sources {
 
     /// The programs of this directory.
     fn new(dir: &Path) -> Result<Self> {
-        let programs = ["nvlane", "nvlane-lab"].map(|name| Program { name, path: dir.join(name) });
+        let programs = PROGRAMS.map(|name| Program { name, path: dir.join(name) });
         let says = output_of(Command::new(&programs[0].path).arg("--version"))?;
         let version = says.rsplit(' ').next().unwrap_or_default().to_owned();
         ensure!(version.starts_with(|digit: char| digit.is_ascii_digit()), "nvlane --version says '{says}'");

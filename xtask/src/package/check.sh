@@ -54,8 +54,9 @@ grep -q "nvlane.service is still version 0.0.9" /tmp/upgrade || fail "the upgrad
 read_back 1 || fail "the data in memory is gone"
 systemctl restart nvlane || fail "the new version does not start"
 read_back 2 || fail "the data in the file is gone"
-dpkg -i /packages/new/nvlane-lab_*.deb /packages/new/nvlane-dbgsym_*.deb
+dpkg -i /packages/new/nvlane-csi_*.deb /packages/new/nvlane-lab_*.deb /packages/new/nvlane-dbgsym_*.deb
 nvlane study list > /dev/null || fail "nvlane study does not find nvlane-lab"
+nvlane csi --help | grep -q -e --endpoint || fail "nvlane csi does not find nvlane-csi"
 for file in bash-completion/completions/nvlane man/man1/nvlane-target.1.gz doc/nvlane/copyright doc/nvlane/sbom.cdx.json; do
     # Small systems leave documents out.
     dpkg -L nvlane | grep -q "/usr/share/$file" || fail "the package has no $file"
@@ -80,7 +81,7 @@ read_back 2 || fail "the data in the file is gone"
 rm -r /etc/systemd/system/nvlane.socket.d
 
 say "remove"
-dpkg -r nvlane-lab nvlane-dbgsym nvlane
+dpkg -r nvlane-csi nvlane-lab nvlane-dbgsym nvlane
 systemctl is-active nvlane && fail "the target runs after its removal"
 [ -e /etc/nvlane/nvlane.toml ] && [ -e /var/lib/nvlane/pairs ] || fail "the removal has deleted files of the operator"
 say "purge, with files of namespaces"

@@ -100,8 +100,14 @@ fn lay_out(program: &Program, sources: &Sources, tree: &Path) -> Result<()> {
     let manuals = tree.join("usr/share/man/man1");
     fs::create_dir_all(&manuals)?;
     run_command(Command::new(&program.path).args(["man", "--out"]).arg(&manuals))?;
-    let pages: Vec<_> = fs::read_dir(&manuals)?.collect::<Result<_, _>>()?;
-    compress(pages.iter().map(fs::DirEntry::path))?;
+    // `nvlane csi` is the program nvlane-csi, whose package has the page of that name.
+    let is_anothers = |page: &PathBuf| {
+        super::PROGRAMS.iter().any(|other| *other != name && page.ends_with(format!("{other}.1")))
+    };
+    let pages = fs::read_dir(&manuals)?.map(|page| Ok(page?.path())).collect::<Result<Vec<_>>>()?;
+    let (others, own): (Vec<_>, Vec<_>) = pages.into_iter().partition(is_anothers);
+    others.iter().try_for_each(fs::remove_file)?;
+    compress(own)?;
     for (shell, file) in COMPLETIONS {
         let script = Command::new(&program.path).args(["completions", shell]).output()?.stdout;
         write(&tree.join(file.replace("NAME", name)), &script, 0o644)?;
