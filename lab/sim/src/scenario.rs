@@ -10,6 +10,7 @@ mod fault;
 mod hosts;
 mod load;
 mod network;
+mod rates;
 mod second;
 mod separate;
 mod target;
@@ -31,6 +32,7 @@ pub(crate) use self::fault::{ErrorOf, Fault};
 use self::hosts::HostScenario;
 use self::load::{LoadScenario, Mix};
 use self::network::NetworkSettings;
+use self::rates::RateScenario;
 use self::second::SecondScenario;
 pub(crate) use self::separate::SeparateSettings;
 use self::target::TargetScenario;
@@ -89,6 +91,7 @@ pub(crate) struct Scenario {
     pub(crate) separate: Option<SeparateSettings>,
     pub(crate) network: NetworkSettings,
     pub(crate) disk: DiskSettings,
+    pub(crate) rates: RateScenario,
     /// Events, by the number of commands submitted before.
     pub(crate) faults: Vec<(u64, Fault)>,
     /// Power cuts wait for the next flush or durable write that is answered.
@@ -128,6 +131,7 @@ impl Scenario {
         scenario.draw_admission();
         scenario.draw_tls();
         scenario.draw_separate();
+        scenario.draw_rates();
         scenario.hosts.follows_partitions = Random::new(seed, 94).one_in(2);
         scenario.load.lane_command_count =
             scenario.load.command_count.div_ceil(scenario.hosts.lane_count_of_all());
@@ -172,6 +176,7 @@ impl Scenario {
             separate: None,
             network,
             disk,
+            rates: RateScenario::default(),
             faults: Vec::new(),
             cuts_at_answers: false,
         };

@@ -25,6 +25,7 @@ mod operator;
 mod pair_command;
 mod pairs;
 mod progress;
+mod rates;
 mod second_namespace;
 mod separate;
 mod submit;
@@ -117,6 +118,7 @@ pub(crate) struct World {
     /// The key-value namespace, if there is one.
     pairs: Option<Pairs>,
     late: LateWindows,
+    rates: rates::Passed,
     signs: Signs,
 }
 
@@ -178,6 +180,7 @@ impl World {
             ),
             second: SecondNamespace::new(&scenario),
             late: LateWindows::default(),
+            rates: rates::Passed::default(),
             signs: Signs::default(),
             shared: Shared::new(scenario, actor_count, is_traced),
             hosts,

@@ -36,6 +36,7 @@ impl Scenario {
         self.is_prompt
             && self.network.corrupt == 0
             && self.disk.stuck == 0
+            && self.rates.is_none()
             && !self.faults.iter().any(is_silent)
     }
 

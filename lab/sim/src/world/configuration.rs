@@ -82,6 +82,7 @@ impl World {
             access: self.access(),
             authentication: authentication_config(scenario),
             tls_keys: self.tls_key_sources(),
+            host_limits: [(names::name(0).into(), scenario.rates.host)].into(),
             ..SubsystemConfig::new(SUBSYSTEM.parse().expect("a name"))
         };
         let offered = self.offer.subsystems().filter(|(nqn, _)| **nqn != main.nqn).map(|(nqn, access)| {
@@ -114,6 +115,7 @@ impl World {
             self.shared.scenario.second.spec.as_deref().filter(|_| self.second.presence.is_configured());
         let second = second.map(|spec| NamespaceConfig {
             rights: self.host_rights(),
+            limits: self.shared.scenario.rates.second,
             ..namespace(Nsid::new(2), spec, self.second.name)
         });
         // A host that finds it on the second machine first would know it as that one's.

@@ -66,6 +66,7 @@ impl World {
                 return Err(format!("succeeded, though its host has not been allowed since {since_ns} ns"));
             }
             self.judge_machine(command)?;
+            self.judge_rate(command)?;
             self.judge_success(command)?;
             if matches!(command.kind, Kind::PairWrite { .. }) {
                 self.note_beside_pair(command);

@@ -82,14 +82,15 @@ fn foreign_block(block: &mut [u8], lba: u64) {
 impl World {
     /// The first namespace, or that of the second machine in its place.
     pub(super) fn first_namespace(&mut self) -> NewNamespace {
-        match self.target.machine {
+        let namespace = match self.target.machine {
             Machine::First => named(self.first.store.clone(), FIRST_NAME),
             Machine::Second { .. } => {
                 let file = self.shared.disk.open(1);
                 let scenario = &self.shared.scenario;
                 named(disk_store(scenario, file, scenario.first.block_count), FIRST_NAME | FOREIGN_NAME)
             }
-        }
+        };
+        NewNamespace { limits: self.shared.scenario.rates.first, ..namespace }
     }
 
     /// The first machine goes, and the second takes its address.
