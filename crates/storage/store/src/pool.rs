@@ -572,8 +572,11 @@ pub fn volume_at(path: &Path) -> Result<Volume, String> {
         io::ErrorKind::NotFound => "nvlane ctl volume create makes one".to_owned(),
         _ => error.to_string(),
     })?;
-    let record =
-        entry.record.ok_or("it is a file or directory that no pool has made: file:PATH serves any file")?;
+    let other = match path.is_dir() {
+        true => "it is a directory: name a volume in it, as in pool:DIR/VOLUME",
+        false => "it is a file that no pool has made: file:PATH serves any file",
+    };
+    let record = entry.record.ok_or(other)?;
     let record = Record::read(&record, name)?;
     Ok(Volume { record, bytes: entry.bytes, allocated_bytes: entry.allocated_bytes })
 }

@@ -162,6 +162,10 @@ impl Place<'_> {
     fn sibling<'a>(&self, field: &str, name: &'a str) -> Result<&'a str, CallError> {
         match name.split_once('/') {
             Some((pool, name)) if pool == self.config.name => Ok(name),
+            None => Err(CallError::invalid(
+                Some(field),
+                format!("{name} is no POOL/NAME: write {}/{name}", self.config.name),
+            )),
             _ => {
                 let message = format!(
                     "{name} is not in pool {}, and blocks are shared within one only",

@@ -211,7 +211,7 @@ fn a_refusal_says_what_would_be_right_and_leaves_nothing() {
     5000 bytes are not whole blocks of 4096: take 8192
     a logical block cannot have 1000 bytes: take a power of two from 512 to 65536
     516K more would take the pool past its quota: 512K of 1M are committed
-    /pool/notes is no volume: it is a file or directory that no pool has made: file:PATH serves any file
+    /pool/notes is no volume: it is a file that no pool has made: file:PATH serves any file
     db has 512K, and what lies behind 4K would be lost: volumes only grow
     no volume none
     1536K more would take the pool past its quota: 512K of 1M are committed
