@@ -14,7 +14,7 @@ use crate::output;
 #[derive(Debug, Args)]
 pub struct CompletionsArguments {
     /// The shell.
-    shell: Shell,
+    pub shell: Shell,
 }
 
 /// Options of `man`.

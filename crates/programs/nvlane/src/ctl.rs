@@ -3,6 +3,7 @@
 //! Nouns, verbs and options are made from the table of nouns, so that all of them work alike.
 
 pub(crate) mod client;
+mod names;
 mod shown;
 mod volumes;
 
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use command_line::exit::{Ended, Failure};
 use command_line::output::{Output, write, write_json};
@@ -99,6 +101,12 @@ impl Args for CtlArguments {
                     .about("Call a method as it is: nvlane's, or SPDK's, such as nvmf_get_subsystems")
                     .arg(Arg::new("method").value_name("METHOD").required(true))
                     .arg(Arg::new("params").value_name("JSON").help("Its parameters, a JSON object")),
+            )
+            .subcommand(
+                Command::new("names")
+                    .about("Print the names that may follow these words of a command line")
+                    .hide(true)
+                    .arg(Arg::new("words").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true)),
             )
     }
 
@@ -240,6 +248,12 @@ pub(crate) fn ctl(arguments: &CtlArguments) -> Ended {
     let output = Output::from_arg_matches(deepest).map_err(Failure::usage)?;
     let socket = deepest.get_one::<PathBuf>("control").cloned().unwrap_or_else(|| SOCKET.into());
     let seconds = deepest.get_one::<u64>("timeout").copied().unwrap_or(60);
+    if let Some(("names", matches)) = arguments.0.subcommand() {
+        let words: Vec<String> = matches.get_many("words").into_iter().flatten().cloned().collect();
+        let given = deepest.value_source("control") != Some(ValueSource::DefaultValue);
+        names::names(&words, given.then_some(socket))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut client = Client::connect(&socket, Duration::from_secs(seconds))?;
     let (noun, matches) =
         arguments.0.subcommand().ok_or_else(|| Failure::usage("name a noun: nvlane ctl --help"))?;

@@ -5,6 +5,7 @@ mod adq;
 mod check;
 mod columns;
 mod companion;
+mod completions;
 mod ctl;
 mod discover;
 mod disk_path;
@@ -146,7 +147,7 @@ fn main() -> ExitCode {
         Command::Probe(_) | Command::Study(_) => companion::LAB.become_it(),
         Command::Csi(_) => companion::CSI.become_it(),
         Command::Adq(arguments) => adq::adq(&arguments),
-        Command::Completions(arguments) => manual::completions(&arguments, &mut Cli::command()),
+        Command::Completions(arguments) => completions::completions(&arguments, &mut Cli::command()),
         Command::Man(arguments) => manual::man(&arguments, Cli::command()),
     };
     match result {

@@ -431,3 +431,33 @@ fn help_teaches_with_examples() {
             || completion.contains("nvlane__subcmd__ctl__subcmd__namespace__subcmd__add")
     );
 }
+
+/// What bash offers after this line, by the completion script.
+fn completed(target: &Target, line: &str) -> Vec<String> {
+    let script = target.path("completion");
+    fs::write(&script, run(["completions", "bash"]).text()).expect("written");
+    let program = crate::support::program();
+    let line = line.replacen("nvlane", program, 1);
+    let ask = "source \"$1\"; COMP_LINE=$2 COMP_POINT=${#2}; read -ra COMP_WORDS <<< \"$2\"; COMP_CWORD=${#COMP_WORDS[@]}; \
+               _nvlane_ctl nvlane \"\" \"\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", ask, "bash"]).arg(script).arg(line);
+    let output = command.env("NVLANE_CONTROL", target.path("control.sock")).output().expect("bash");
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_shell_completes_names_of_the_running_target() {
+    let target = Target::start(TOML);
+    target.ctl(&["namespace", "add", "7", "--size", "1M"]).text();
+    let found = completed(&target, "nvlane ctl namespace remove ");
+    assert!(found.contains(&"1".to_owned()) && found.contains(&"7".to_owned()), "{found:?}");
+    // Behind a colon, bash replaces only the rest.
+    let found = completed(&target, "nvlane ctl subsystem show nqn.2026-01.io.nvlane:con");
+    assert!(found.contains(&"controlled".to_owned()), "{found:?}");
+    let found = completed(&target, "nvlane ctl namespace list --subsystem ");
+    assert!(found.contains(&NQN.to_owned()), "{found:?}");
+    let found = completed(&target, "nvlane ctl namespace add ");
+    assert!(!found.contains(&"7".to_owned()), "a new one has another number: {found:?}");
+}
