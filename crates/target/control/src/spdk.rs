@@ -390,8 +390,9 @@ impl Work {
                 }
             }
         };
-        let spec = self.names.bdevs.get(name);
-        let mut is_known = spec.is_some();
+        let named = self.names.bdevs.get(name);
+        let mut is_known = named.is_some();
+        let spec = named.or(self.volume.as_ref());
         for subsystem in self.tree.get_mut("subsystem").and_then(Value::as_array_mut).into_iter().flatten() {
             let nqn = text_of(&subsystem["nqn"]);
             for namespace in
@@ -406,6 +407,11 @@ impl Work {
                     is_known = true;
                 }
             }
+        }
+        if !is_known && self.volume.is_some() {
+            let message =
+                format!("{name} is no namespace yet: limits of a volume are those of its namespace");
+            return Err(CallError::invalid(Some("name"), message));
         }
         if !is_known {
             return Err(no_device("bdev", name));
@@ -476,7 +482,8 @@ impl Control {
             }
             _ => {}
         }
-        let bdev = call.params.get("namespace").and_then(|namespace| namespace["bdev_name"].as_str());
+        let of_namespace = call.params.get("namespace").map(|namespace| &namespace["bdev_name"]);
+        let bdev = of_namespace.or_else(|| call.params.get("name")).and_then(Value::as_str);
         let volume =
             bdev.filter(|bdev| !self.names.bdevs.contains_key(*bdev)).and_then(|bdev| self.lvol(bdev));
         let volume = volume.map(|lvol| lvol.spec());

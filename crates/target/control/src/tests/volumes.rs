@@ -207,6 +207,12 @@ fn spdks_logical_volumes_are_volumes_of_a_pool() {
     let shown = fixture.done("nvmf_get_subsystems", json!({ "nqn": nqn }));
     assert_eq!(shown[0]["namespaces"][0]["bdev_name"], uuid);
     assert_eq!(fixture.done("bdev_get_bdevs", json!({ "name": uuid }))[0]["claimed"], true);
+    let limit = json!({ "name": "fast/db", "rw_ios_per_sec": 5000 });
+    fixture.done("bdev_set_qos_limit", limit);
+    let shown = fixture.done("bdev_get_bdevs", json!({ "name": uuid }));
+    assert_eq!(shown[0]["assigned_rate_limits"]["rw_ios_per_sec"], 5000);
+    let limit = json!({ "name": "fast/other", "rw_ios_per_sec": 5000 });
+    assert!(fixture.refused("bdev_set_qos_limit", limit, PARAMETERS).message.contains("no namespace yet"));
     let resize = json!({ "name": "fast/db", "size_in_mib": 32 });
     assert_eq!((fixture.done("bdev_lvol_resize", resize), fixture.plant.look_count), (json!(true), 1));
     fixture.refused("bdev_lvol_delete", json!({ "name": uuid }), -16);
