@@ -64,8 +64,9 @@ pub fn write_json(result: &impl Serialize) -> Result<(), Failure> {
     write(escaped_json(&serde_json::to_string_pretty(result).context("JSON")?) + "\n")
 }
 
-/// Escapes hidden characters, which only JSON strings can contain: the output may go to a terminal.
-fn escaped_json(json: &str) -> String {
+/// Escapes hidden characters in JSON, which only JSON strings can contain: the output may go to a terminal.
+#[must_use]
+pub fn escaped_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
         if char != '\n' && is_hidden(char) {

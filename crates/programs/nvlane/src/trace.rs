@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use command_line::exit::{Ended, Failure};
+use command_line::output::escaped_json;
 use command_line::values::run_time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -31,7 +32,7 @@ const EVENT_COUNT_MAX: u64 = 1_000_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each command is one event, when its response has left: its arrival, and how long it was in the socket, waiting for its data, in storage, waiting \
+Each command is one event, when its response has left: its arrival, and how long it was in the socket, waiting for rate limits, for its data, in storage, waiting \
 for the doorbell, and being sent. Further events are doorbells, connected and ended queues, and violations of the protocol. Memcached clients are \
 not traced.
 
@@ -117,6 +118,7 @@ struct Command {
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<String>,
     socket_ns: u64,
+    limit_ns: u64,
     data_ns: u64,
     storage_ns: u64,
     doorbell_ns: u64,
@@ -124,9 +126,10 @@ struct Command {
 }
 
 impl Command {
-    fn phases(&self) -> [(&'static str, u64); 5] {
+    fn phases(&self) -> [(&'static str, u64); 6] {
         [
             ("socket", self.socket_ns),
+            ("limit", self.limit_ns),
             ("data", self.data_ns),
             ("storage", self.storage_ns),
             ("doorbell", self.doorbell_ns),
@@ -223,7 +226,7 @@ fn write_table(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
     let mut hosts: Vec<&str> = Vec::new();
     writeln!(
         out,
-        "{:>12} {:>3} {:>5} {:>4} {:>4} {:>5} {:<20} {:>12} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "{:>12} {:>3} {:>5} {:>4} {:>4} {:>5} {:<20} {:>12} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "us",
         "rct",
         "lane",
@@ -235,6 +238,7 @@ fn write_table(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
         "blocks",
         "total",
         "socket",
+        "limit",
         "data",
         "storage",
         "doorbell",
@@ -309,7 +313,8 @@ fn write_json(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
 fn write_list(out: &mut impl Write, values: impl Iterator<Item = Value>) -> io::Result<()> {
     for (at, value) in values.enumerate() {
         out.write_all(if at == 0 { b"\n" } else { b",\n" })?;
-        serde_json::to_writer(&mut *out, &value)?;
+        // They have names of hosts, and the output may go to a terminal.
+        out.write_all(escaped_json(&value.to_string()).as_bytes())?;
     }
     Ok(())
 }
@@ -377,7 +382,7 @@ mod tests {
             { "at_ns": 5_000, "event": "connected", "reactor": 0, "lane": 3, "qid": 1, "host": "nqn.h" },
             { "at_ns": 1_005_000, "event": "command", "reactor": 0, "lane": 3, "qid": 1, "host": "nqn.h", "subsystem": "nqn.s",
               "nsid": 2, "cid": 7, "opcode": "Read", "lba": 8, "blocks": 1, "bytes": 4096,
-              "socket_ns": 1_000, "data_ns": 0, "storage_ns": 20_500, "doorbell_ns": 100, "send_ns": 3_000 },
+              "socket_ns": 1_000, "limit_ns": 0, "data_ns": 0, "storage_ns": 20_500, "doorbell_ns": 100, "send_ns": 3_000 },
             { "at_ns": 1_026_600, "event": "doorbell", "reactor": 0, "lane": 3, "qid": 1, "host": "nqn.h", "pdus": 1, "reason": "idle" },
         ]);
         Trace { events: serde_json::from_value(events).expect("events"), lost_count: 9, start_unix_us: 77 }
@@ -397,7 +402,8 @@ mod tests {
         assert!(lines[1].contains("connected") && lines[3].ends_with("doorbell, 1 PDUs: idle"), "{text}");
         let words: Vec<&str> = lines[2].split_whitespace().collect();
         let expected = [
-            "1000.0", "0", "3", "1", "h1", "2", "Read", "8", "1", "24.6", "1.0", "0.0", "20.5", "0.1", "3.0",
+            "1000.0", "0", "3", "1", "h1", "2", "Read", "8", "1", "24.6", "1.0", "0.0", "0.0", "20.5", "0.1",
+            "3.0",
         ];
         assert_eq!(words, expected);
         assert_eq!(lines[4..], ["h1 is nqn.h", "3 events, 9 lost"]);

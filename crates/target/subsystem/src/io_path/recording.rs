@@ -24,6 +24,8 @@ pub(crate) struct Command {
     pub(crate) begun_ns: u64,
     /// For how long its data was waited for, ns.
     pub(crate) data_ns: u64,
+    /// For how long it waited for rate limits, ns.
+    pub(crate) limit_ns: u64,
     pub(crate) slba: u64,
     pub(crate) nsid: u32,
     pub(crate) blocks: u32,
@@ -46,6 +48,8 @@ const TOLD: u8 = 8;
 const OLDER: u8 = 16;
 /// Its data was asked for.
 const AWAITS_DATA: u8 = 32;
+/// It waits for a rate limit.
+const AWAITS_LIMIT: u8 = 64;
 
 impl Command {
     pub(crate) fn is_sampled(&self) -> bool {
@@ -90,6 +94,7 @@ pub(crate) struct Finished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PhaseTimes {
     pub(crate) socket_ns: u64,
+    pub(crate) limit_ns: u64,
     pub(crate) data_ns: u64,
     pub(crate) storage_ns: u64,
     pub(crate) doorbell_ns: u64,
@@ -104,8 +109,10 @@ impl Finished {
 
     pub(crate) fn phases(&self) -> PhaseTimes {
         let Self { command, ended_ns, rung_ns, taken_ns, .. } = self;
+        let waited_ns = command.data_ns.saturating_add(command.limit_ns);
         PhaseTimes {
-            socket_ns: command.begun_ns.saturating_sub(command.arrived_ns).saturating_sub(command.data_ns),
+            socket_ns: command.begun_ns.saturating_sub(command.arrived_ns).saturating_sub(waited_ns),
+            limit_ns: command.limit_ns,
             data_ns: command.data_ns,
             storage_ns: ended_ns.saturating_sub(command.begun_ns),
             doorbell_ns: rung_ns.saturating_sub(*ended_ns),
@@ -209,6 +216,7 @@ impl LaneRecord {
             arrived_ns,
             begun_ns,
             data_ns: 0,
+            limit_ns: 0,
             slba,
             nsid: sqe.nsid().get(),
             blocks,
@@ -247,13 +255,25 @@ impl LaneRecord {
         }
     }
 
-    /// All data of a command has come in the turn that began at `turn_ns`: its namespace has it from now on. Returns whether
-    /// its data was waited for.
-    pub(crate) fn begin_received(&mut self, slot: Slot, cid: u16, turn_ns: u64, begun_ns: u64) -> bool {
-        let awaits_data = |command: &&mut Command| command.cid == cid && command.flags & AWAITS_DATA != 0;
-        let Some(command) = self.live(slot).filter(awaits_data) else { return false };
-        command.flags &= !AWAITS_DATA;
-        command.data_ns = turn_ns.saturating_sub(command.begun_ns);
+    /// The command of this slot waits for a rate limit.
+    pub(crate) fn await_limit(&mut self, slot: Slot) {
+        if let Some(command) = self.live(slot) {
+            command.flags |= AWAITS_LIMIT;
+        }
+    }
+
+    /// A command goes on in the turn that began at `turn_ns`: all its data has come, or it has passed its rate limits.
+    /// Returns whether it has waited for that.
+    pub(crate) fn go_on(&mut self, slot: Slot, cid: u16, turn_ns: u64, begun_ns: u64) -> bool {
+        let waits =
+            |command: &&mut Command| command.cid == cid && command.flags & (AWAITS_DATA | AWAITS_LIMIT) != 0;
+        let Some(command) = self.live(slot).filter(waits) else { return false };
+        let waited_ns = turn_ns.saturating_sub(command.begun_ns);
+        match command.flags & AWAITS_LIMIT {
+            0 => command.data_ns = command.data_ns.saturating_add(waited_ns),
+            _ => command.limit_ns = command.limit_ns.saturating_add(waited_ns),
+        }
+        command.flags &= !(AWAITS_DATA | AWAITS_LIMIT);
         command.begun_ns = begun_ns;
         true
     }
@@ -400,10 +420,12 @@ mod tests {
             assert_eq!(record.begin_ns(100 * MS, || 101 * MS), 101 * MS);
             record.begin(slot(cid), cid, &sqe, 100 * MS, 101 * MS);
         }
-        assert!(!record.begin_received(slot(1), 1, 104 * MS, 105 * MS), "its data was not asked for");
+        assert!(!record.go_on(slot(1), 1, 101 * MS, 101 * MS), "it waits for nothing");
+        record.await_limit(slot(1));
+        assert!(!record.go_on(slot(1), 2, 101 * MS, 101 * MS), "another command");
+        assert!(record.go_on(slot(1), 1, 102 * MS, 102 * MS));
         record.await_data(slot(1));
-        assert!(!record.begin_received(slot(1), 2, 104 * MS, 105 * MS), "another command");
-        assert!(record.begin_received(slot(1), 1, 104 * MS, 105 * MS));
+        assert!(record.go_on(slot(1), 1, 104 * MS, 105 * MS));
         record.end_later(slot(0), Status::SUCCESS, 102 * MS, || 103 * MS);
         record.end_later(slot(1), Status::WRITE_FAULT, 112 * MS, || {
             unreachable!("it has the time of its turn")
@@ -415,7 +437,8 @@ mod tests {
         assert_eq!(finished.len(), 2);
         let phases = PhaseTimes {
             socket_ns: 2 * MS,
-            data_ns: 3 * MS,
+            limit_ns: MS,
+            data_ns: 2 * MS,
             storage_ns: 7 * MS,
             doorbell_ns: 2 * MS,
             send_ns: 5 * MS,

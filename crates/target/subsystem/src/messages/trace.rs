@@ -169,6 +169,8 @@ pub struct TracedCommand {
     pub status: Status,
     /// From the turn in which it was received until it began.
     pub socket_ns: u64,
+    /// Waiting for rate limits.
+    pub limit_ns: u64,
     /// Waiting for its data.
     pub data_ns: u64,
     /// In the namespace.
@@ -263,6 +265,7 @@ impl TracedCommand {
         }
         for (name, ns) in [
             ("socket_ns", self.socket_ns),
+            ("limit_ns", self.limit_ns),
             ("data_ns", self.data_ns),
             ("storage_ns", self.storage_ns),
             ("doorbell_ns", self.doorbell_ns),

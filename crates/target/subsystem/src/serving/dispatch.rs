@@ -183,10 +183,12 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     #[cold]
     #[inline(never)]
     pub(super) fn follow(&mut self, index: u32, slot: Slot, sqe: &Sqe, times: (u64, u64), begun: &Begun) {
-        let (arrived_ns, begun_ns) = times;
+        let begun_ns = times.1;
         let Some(lane) = self.lanes.get_mut(index) else { return };
         if lane.watch.is_recording() {
-            return record(lane, self.io, slot, sqe, arrived_ns, begun_ns, begun);
+            let is_throttled =
+                matches!(begun, Begun::Started { ticket, .. } if self.commands.is_throttled(*ticket));
+            return record(lane, self.io, (slot, sqe), times, begun, is_throttled);
         }
         let traffic = self.commands.namespaces.shared_traffic_of(lane.view(), sqe.nsid());
         lane.watch.set_namespace(traffic, lane.id.reactor);
@@ -200,6 +202,14 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
                 lane.watch.begin(times, slot, self.io.now_ns(), begun_ns);
                 lane.watch.on_done(times, self.io.clock_ns());
             }
+        }
+    }
+
+    /// As [`follow`](Self::follow), for a command that has waited for a rate limit: only a record has it.
+    pub(super) fn follow_released(&mut self, index: u32, slot: Slot, sqe: &Sqe, begun: &Begun) {
+        if self.lanes.get(index).is_some_and(|lane| lane.watch.is_recording()) {
+            let times = (self.io.now_ns(), self.io.clock_ns());
+            self.follow(index, slot, sqe, times, begun);
         }
     }
 
@@ -665,11 +675,10 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
 fn record<I: Io<Message>>(
     lane: &mut Lane,
     io: &I,
-    slot: Slot,
-    sqe: &Sqe,
-    arrived_ns: u64,
-    begun_ns: u64,
+    (slot, sqe): (Slot, &Sqe),
+    (arrived_ns, begun_ns): (u64, u64),
     begun: &Begun,
+    is_throttled: bool,
 ) {
     let cid = lane.queue.cid(slot);
     let is_digested =
@@ -681,10 +690,11 @@ fn record<I: Io<Message>>(
         Begun::RequestData(_) | Begun::Started { .. } => None,
     };
     let Some(record) = lane.watch.record() else { return };
-    if !record.begin_received(slot, cid, arrived_ns, begun_ns) {
+    if !record.go_on(slot, cid, arrived_ns, begun_ns) {
         record.begin(slot, cid, sqe, arrived_ns, begun_ns);
     }
     match begun {
+        _ if is_throttled => record.await_limit(slot),
         Begun::RequestData(_) => record.await_data(slot),
         Begun::Started { hold: Hold::Line | Hold::Capsule, .. } => record.note_wait(slot),
         _ => {}

@@ -28,8 +28,8 @@ use crate::objects::namespace_traffic::ReactorTraffic;
 /// Lines that may be logged at once.
 const LINE_COUNT_MAX: u32 = 20;
 
-/// Time in which one more line may be logged, ns.
-const LINE_NS: u64 = 100_000_000;
+/// Time in which one more line may be logged, ns: the log accepts no more lines of one kind in the long run.
+const LINE_NS: u64 = 500_000_000;
 
 /// Limits the lines of a reactor.
 #[derive(Debug)]
@@ -268,6 +268,7 @@ impl Recorder {
             status = (!finished.status.is_success()).then(|| tracing::field::display(finished.status)),
             total_us = us(finished.total_ns()),
             socket_us = us(times.socket_ns),
+            limit_us = (times.limit_ns > 0).then(|| us(times.limit_ns)),
             data_us = us(times.data_ns),
             storage_us = us(times.storage_ns),
             doorbell_us = us(times.doorbell_ns),
@@ -378,6 +379,7 @@ impl Recorder {
             bytes: command.bytes,
             status,
             socket_ns: times.socket_ns,
+            limit_ns: times.limit_ns,
             data_ns: times.data_ns,
             storage_ns: times.storage_ns,
             doorbell_ns: times.doorbell_ns,
@@ -422,7 +424,7 @@ impl Recorder {
 
 /// Whether a namespace has keys and values.
 fn is_key_value(lane: &Lane, namespaces: &Attachments, nsid: u32) -> bool {
-    lane.view().is_some_and(|view| namespaces.find(view, Nsid::new(nsid)).is_keys())
+    lane.view().is_some_and(|view| namespaces.find_unlimited(view, Nsid::new(nsid)).is_keys())
 }
 
 /// A command in the words of the log.

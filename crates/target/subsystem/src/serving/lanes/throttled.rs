@@ -61,7 +61,9 @@ impl LaneServer {
             Begun::Started { .. } => {}
             _ => drop(commands.running.remove(ticket)),
         }
-        let after = self.dispatcher(io, commands).on_begun(index, slot, &sqe, begun);
+        let mut dispatcher = self.dispatcher(io, commands);
+        dispatcher.follow_released(index, slot, &sqe, &begun);
+        let after = dispatcher.on_begun(index, slot, &sqe, begun);
         self.follow_up(io, commands, index, after);
         if let Some((lane, lists)) = self.lanes.entry(index) {
             lists.mark_dirty(lane);
