@@ -50,7 +50,9 @@ pub(super) fn examine(config: &TargetConfig) -> Vec<Finding> {
 
 fn of_spec(spec: &Spec) -> Vec<Finding> {
     let (path, is_device) = match &spec.source {
-        Source::File { path, .. } | Source::KeyValueFile { path, .. } | Source::Volume { path } => (path, false),
+        Source::File { path, .. } | Source::KeyValueFile { path, .. } | Source::Volume { path } => {
+            (path, false)
+        }
         Source::Device { path } => (path, true),
         Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => return Vec::new(),
     };
