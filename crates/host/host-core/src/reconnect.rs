@@ -60,12 +60,12 @@
 //! reconnect ends with [`Failure::Unflushed`] and is not sent: **data that was written without FUA before the
 //! reconnect, and not flushed before it, may be lost and must be written again**. The next Flush is an ordinary one.
 //!
-//! The lanes of one handle (`AsyncNamespace`, `BlockingNamespace`
-//! with read or poll lanes) share one flush epoch: until a caller has received that answer, no Flush succeeds on any
-//! lane, so no success covers lost writes before the loss is reported. A Flush that was outstanding when the connection
-//! was lost ends with [`Failure::Unflushed`] as well; with several lanes the first one after the reconnect does so once
-//! more, since writes of other lanes may have completed meanwhile. A write that had completed before the loss, and whose
-//! caller receives its completion only after a caller has received [`Failure::Unflushed`], ends with
+//! The lanes of one handle (`AsyncNamespace`, `BlockingNamespace` with read or poll lanes), and lanes that were given
+//! one by `Lane::share_flush_epoch`, share one flush epoch: until a caller has received that answer, no Flush succeeds
+//! on any lane, so no success covers lost writes before the loss is reported. A Flush that was outstanding when the
+//! connection was lost ends with [`Failure::Unflushed`] as well; with several lanes the first one after the reconnect
+//! does so once more, since writes of other lanes may have completed meanwhile. A write that had completed before the
+//! loss, and whose caller receives its completion only after a caller has received [`Failure::Unflushed`], ends with
 //! [`Failure::Interrupted`]: no later Flush covers it.
 
 use std::time::Duration;

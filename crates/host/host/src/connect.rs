@@ -218,7 +218,7 @@ impl Dial {
     fn look(&self, now_ns: u64, has_others: bool) -> Look {
         use std::os::fd::AsFd;
         let interest = Interest { fd: self.socket.as_fd(), writable: true, readable: false };
-        if sleep([Some(interest)], 0) {
+        if sleep([Some(interest)], 0)[0] {
             return match self.socket.connected() {
                 Ok(()) => Look::Connected,
                 Err(error) => Look::Failed(error),

@@ -36,7 +36,7 @@ use crate::messages::{AssociationMessage, LaneMessage};
 use crate::options::Options;
 use crate::phases::{SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::shared_association::QueueReservation;
-use crate::waiting::{Interest, sleep};
+use crate::waiting::{Interest, WaitBeside, WaitEnded, sleep};
 
 /// One I/O queue pair on one connection. `B` is the buffer type of its commands.
 ///
@@ -308,8 +308,11 @@ impl<B: DataBuffer> Lane<B> {
         self.core.generation()
     }
 
-    /// Shares a flush epoch with other lanes of the same handle.
-    pub(crate) fn share_flush_epoch(&mut self, epoch: FlushEpoch) {
+    /// Shares a flush epoch with other lanes, before the first command: once a lane has handed out
+    /// [`Failure::Unflushed`](crate::Failure::Unflushed), the others no longer do so for the same loss, and until then no
+    /// Flush of any of them succeeds. For lanes whose writes are flushed by each other's Flush; see
+    /// [`reconnect`](crate::reconnect#flush-after-a-reconnect).
+    pub fn share_flush_epoch(&mut self, epoch: FlushEpoch) {
         self.core.share_flush_epoch(epoch);
     }
 
@@ -518,7 +521,79 @@ impl<B: DataBuffer> Lane<B> {
             }
             match wait.on_pause(self.pause(wait.idle_ns(self.polled_ns))) {
                 Pause::Spin => self.spin(),
-                Pause::Sleep { ns } => self.sleep(ns.min(until_ns - self.polled_ns), None),
+                Pause::Sleep { ns } => {
+                    self.sleep(ns.min(until_ns - self.polled_ns), None);
+                }
+            }
+        }
+    }
+
+    /// Waits for completions, for the readiness of another descriptor of this thread, or for both; at most `timeout`. Calls
+    /// `each` for each completion. Unlike [`wait_with`](Self::wait_with) it also waits if nothing is outstanding, and a
+    /// lost connection is then made again meanwhile.
+    ///
+    /// Returns what ended the wait. A thread that moves requests from a socket of its own to a lane waits for both without
+    /// a second thread:
+    ///
+    /// ```no_run
+    /// use std::io::Read;
+    /// use std::os::fd::AsFd;
+    /// use std::os::unix::net::UnixStream;
+    /// use std::time::Duration;
+    /// use nvlane_host::{Lane, WaitBeside};
+    ///
+    /// # fn serve(mut lane: Lane, mut socket: UnixStream) -> std::io::Result<()> {
+    /// let mut done = Vec::new();
+    /// let mut bytes = [0; 4096];
+    /// loop {
+    ///     let beside = WaitBeside::readable(socket.as_fd());
+    ///     let ended = lane.wait_beside(&mut |completion| done.push(completion), beside, Duration::MAX);
+    ///     if ended.is_ready {
+    ///         let count = socket.read(&mut bytes)?;
+    ///         // Submit what was asked for, ring.
+    /// #       if count == 0 { return Ok(()) }
+    ///     }
+    ///     // Answer what is done.
+    /// }
+    /// # }
+    /// ```
+    pub fn wait_beside(
+        &mut self,
+        each: &mut impl FnMut(Completion<B>),
+        beside: WaitBeside<'_>,
+        timeout: Duration,
+    ) -> WaitEnded {
+        let other = beside.interest();
+        let start_ns = self.clock.now_ns();
+        let until_ns = start_ns.saturating_add(ns(timeout));
+        let mut wait = Wait::new(start_ns);
+        let mut is_first = true;
+        loop {
+            // An idle lane has nothing to receive before it has slept, which saves a call for each request.
+            let has_work = self.outstanding() > 0 || self.wants_poll() || !is_first;
+            let count = if has_work { self.poll_with(each) } else { 0 };
+            if count > 0 {
+                wait.on_work(self.polled_ns, &mut self.spin);
+                return WaitEnded { completions: count, is_ready: false };
+            }
+            if (has_work && self.polled_ns >= until_ns) || self.over.is_some() {
+                return WaitEnded { completions: 0, is_ready: false };
+            }
+            is_first = false;
+            let is_idle = self.outstanding() == 0;
+            let pause = if is_idle { Pause::SLEEP } else { self.pause(wait.idle_ns(self.polled_ns)) };
+            let is_ready = match wait.on_pause(pause) {
+                Pause::Spin => {
+                    self.spin();
+                    other.is_some() && sleep([other], 0)[0]
+                }
+                Pause::Sleep { ns } => {
+                    let left_ns = until_ns.saturating_sub(self.clock.now_ns());
+                    self.sleep(ns.min(left_ns), other)
+                }
+            };
+            if is_ready {
+                return WaitEnded { completions: 0, is_ready: true };
             }
         }
     }
@@ -558,21 +633,22 @@ impl<B: DataBuffer> Lane<B> {
         self.counters.sleeps += 1;
     }
 
-    /// Sleeps until the socket or `other` is ready, a message arrives, or a deadline.
-    pub(crate) fn sleep(&mut self, timeout_ns: u64, other: Option<Interest<'_>>) {
+    /// Sleeps until the socket or `other` is ready, a message arrives, or a deadline. Returns whether `other` is ready.
+    pub(crate) fn sleep(&mut self, timeout_ns: u64, other: Option<Interest<'_>>) -> bool {
         self.mailbox.announce_sleep();
         if let Some(message) = self.mailbox.next_message() {
             self.mailbox.announce_awake();
             self.on_message(message);
-            return;
+            return false;
         }
         let now_ns = self.clock.now_ns();
         let timeout_ns =
             self.next_deadline().map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
         let mailbox = Interest { fd: self.mailbox.as_fd(), writable: false, readable: true };
-        sleep([Some(mailbox), self.interest(), other], timeout_ns);
+        let [_, _, is_other_ready] = sleep([Some(mailbox), self.interest(), other], timeout_ns);
         self.counters.sleeps += 1;
         self.mailbox.announce_awake();
+        is_other_ready
     }
 
     /// Readiness of the socket to wait for; none for a live poll lane.

@@ -95,6 +95,7 @@ pub use lane::{Lane, LaneCounters};
 pub use lane_set::LaneSet;
 pub use options::{Options, Tuning};
 pub use phases::Phases;
+pub use waiting::{WaitBeside, WaitEnded};
 
 // Types of the crates below in the signatures above.
 pub use host_core::association_machine::{AdminAnswer, ControllerInfo};
@@ -102,6 +103,7 @@ pub use host_core::authentication::Credentials;
 pub use host_core::buffer::Vectored;
 pub use host_core::connection_tls::HostKeys;
 pub use host_core::failure::{Failure, Waited};
+pub use host_core::flush_epoch::FlushEpoch;
 pub use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace, PartitionMap};
 pub use host_core::link_error::{IoError, LinkContext, LinkError};
 pub use host_core::namespace::{BlockRange, InvalidCommand, Namespace};
