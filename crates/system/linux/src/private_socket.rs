@@ -57,14 +57,19 @@ impl PrivateSocket {
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
-}
 
-impl Drop for PrivateSocket {
-    fn drop(&mut self) {
+    /// Removes its file, if it is still there: nobody connects from now on.
+    pub fn remove(&self) {
         let is_ours = |metadata: fs::Metadata| (metadata.dev(), metadata.ino()) == self.file;
         if fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Drop for PrivateSocket {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
