@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod adq;
+mod attach;
 mod check;
 mod columns;
 mod companion;
@@ -84,6 +85,8 @@ enum Command {
     Kv(kv::KvArguments),
     /// Make and check secrets of authentication and keys of TLS.
     Keys(keys::KeysArguments),
+    /// Serve namespaces of a target to programs that do not know NVMe, through NBD.
+    Attach(attach::AttachArguments),
     /// Put load on a namespace and measure it; `perf ceiling` measures plain sockets for comparison.
     Perf(perf::PerfArguments),
     /// Send hostile input to a target (or host) and check its reaction (program nvlane-lab).
@@ -118,9 +121,10 @@ fn main() -> ExitCode {
     };
     // Which options were given, and which have their defaults.
     let given = given.subcommand().map_or_else(Default::default, |(_, given)| given.clone());
-    // A target reports through its log; tools report on standard output.
-    let is_service = matches!(cli.command, Command::Target(_));
-    if !is_service {
+    // A target and a bridge report through their logs; tools report on standard output.
+    let is_target = matches!(cli.command, Command::Target(_));
+    let is_service = is_target || matches!(cli.command, Command::Attach(_));
+    if !is_target {
         mask.restore();
     }
     logging::start(&cli.log, if is_service { "info" } else { "warn" });
@@ -143,6 +147,7 @@ fn main() -> ExitCode {
         Command::SmartLog(arguments) => smart_log::smart_log(&arguments),
         Command::Kv(arguments) => kv::kv(&arguments),
         Command::Keys(arguments) => keys::keys(&arguments),
+        Command::Attach(arguments) => attach::attach(&arguments),
         Command::Perf(arguments) => perf::perf(&arguments, &given),
         Command::Probe(_) | Command::Study(_) => companion::LAB.become_it(),
         Command::Csi(_) => companion::CSI.become_it(),

@@ -1,6 +1,7 @@
 //! The command as users run it: verbs, options, output and exit codes. A single test program, so that it is linked
 //! once.
 
+mod attach;
 mod bad_addresses;
 mod bad_targets;
 mod ctl;

@@ -12,7 +12,7 @@ const USAGE: i32 = 2;
 
 /// The output of a process that must end soon.
 #[track_caller]
-fn code_soon(process: &mut Child) -> Option<i32> {
+pub(crate) fn code_soon(process: &mut Child) -> Option<i32> {
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(60) {
         if let Some(status) = process.try_wait().expect("it can be waited for") {

@@ -1,0 +1,73 @@
+//! The NBD protocol, server side, without sockets: bytes and values in, bytes and values out.
+//!
+//! Of the specification (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>): fixed newstyle negotiation,
+//! simple, structured and extended replies, block size constraints, and the metadata context `base:allocation`.
+//!
+//! ```text
+//! Handshake::on_bytes ─▶ options are answered ─▶ Progress::Chosen ─▶ accept ─▶ Session
+//! Session: head bytes ─▶ Request::from_bytes ─▶ judge ─▶ Task, or a Refusal ─▶ ReplyHead
+//! ```
+
+mod export;
+mod handshake;
+mod reply;
+mod reply_form;
+mod request;
+mod session;
+
+pub use export::{Export, ExportFlags};
+pub use handshake::{
+    Handshake, HandshakeViolation, OPTION_BYTES_MAX, OPTION_COUNT_MAX, Progress, SKIPPED_BYTES_MAX,
+};
+pub use reply::{REPLY_HEAD_BYTES_MAX, ReplyHead};
+pub use reply_form::ReplyForm;
+pub use request::{CommandFlags, Request, RequestViolation};
+pub use session::{PAYLOAD_BYTES_MAX, Session, Task};
+
+use std::fmt;
+
+/// The port that IANA assigned to NBD.
+pub const PORT: u16 = 10_809;
+
+/// An error number of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Errno {
+    /// Not permitted: the export is read-only.
+    Perm = 1,
+    /// Input or output failed.
+    Io = 5,
+    /// The request is invalid.
+    Inval = 22,
+    /// Beyond the end, or no space is left.
+    NoSpace = 28,
+    /// The answer does not fit into one chunk.
+    Overflow = 75,
+    /// Not supported.
+    NotSup = 95,
+    /// The server ends.
+    Shutdown = 108,
+}
+
+/// Why a request is not carried out. The text goes to clients that take structured replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The error number.
+    pub errno: Errno,
+    /// Its reason; at most 80 bytes are sent.
+    pub reason: &'static str,
+}
+
+impl Refusal {
+    /// A refusal.
+    #[must_use]
+    pub const fn new(errno: Errno, reason: &'static str) -> Self {
+        Self { errno, reason }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason)
+    }
+}

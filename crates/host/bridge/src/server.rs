@@ -1,0 +1,392 @@
+//! The NBD server: listeners, and a thread for each connection, with bounded numbers of both.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use host::{Association, Error, Lane};
+use linux::private_socket::PrivateSocket;
+use rustix::net::Shutdown;
+
+use crate::buffers::Buffer;
+use crate::connection::{self, ConnectionError};
+use crate::exports::{ExportSettings, Exports, NoExport};
+use crate::memory_pressure::keep_memory;
+use crate::nbd::{Export, Handshake, Progress, Session};
+
+/// Time for a whole handshake.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(60);
+
+/// Pause after a lane could not be connected.
+const LANE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where clients connect.
+#[derive(Debug)]
+pub enum Listener {
+    /// A Unix socket.
+    Unix(PrivateSocket),
+    /// A TCP port.
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// The NBD URI of an export here.
+    ///
+    /// # Errors
+    /// The address of the socket cannot be read.
+    pub fn uri(&self, export: &str) -> io::Result<String> {
+        let export = encoded(export);
+        Ok(match self {
+            Self::Unix(socket) => {
+                let path = encoded(&socket.path().to_string_lossy());
+                format!("nbd+unix:///{export}?socket={path}")
+            }
+            Self::Tcp(listener) => format!("nbd://{}/{export}", listener.local_addr()?),
+        })
+    }
+}
+
+/// A text as a part of a URI.
+fn encoded(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    text.bytes()
+        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// A server of the namespaces of one association. Clones share it.
+#[derive(Clone, Debug)]
+pub struct NbdServer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    exports: Exports,
+    connection_count_max: usize,
+    is_ending: AtomicBool,
+    connections: Mutex<Connections>,
+    has_ended: Condvar,
+}
+
+/// The connections that are open.
+#[derive(Debug, Default)]
+struct Connections {
+    next: u64,
+    open: BTreeMap<u64, Arc<Client>>,
+}
+
+/// A client's socket.
+#[derive(Debug)]
+enum Client {
+    Unix(UnixStream),
+    Tcp(TcpStream, SocketAddr),
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(socket) => match rustix::net::sockopt::socket_peercred(socket) {
+                Ok(peer) => write!(f, "process {}", peer.pid.as_raw_nonzero()),
+                Err(_) => f.write_str("a process"),
+            },
+            Self::Tcp(_, peer) => peer.fmt(f),
+        }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(socket) => socket.as_fd(),
+            Self::Tcp(socket, _) => socket.as_fd(),
+        }
+    }
+}
+
+impl Client {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Self::Unix(socket) => {
+                socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)))
+            }
+            Self::Tcp(socket, _) => {
+                socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)))
+            }
+        }
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(socket) => (&*socket).read(bytes),
+            Self::Tcp(socket, _) => (&*socket).read(bytes),
+        }
+    }
+
+    fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Unix(socket) => (&*socket).write_all(bytes),
+            Self::Tcp(socket, _) => (&*socket).write_all(bytes),
+        }
+    }
+}
+
+/// Why a connection came to no transmission.
+#[derive(Debug, thiserror::Error)]
+enum HandshakeError {
+    #[error("{0}")]
+    Protocol(#[from] crate::nbd::HandshakeViolation),
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+    #[error("it took longer than {} s", HANDSHAKE_TIME.as_secs())]
+    Late,
+}
+
+impl NbdServer {
+    /// A server of the namespace that the association's address names, or of all its block namespaces. Each connection takes
+    /// a lane: the association's options have as many.
+    ///
+    /// # Errors
+    /// [`NoExport`].
+    pub fn new(association: Association, settings: ExportSettings) -> Result<Self, NoExport> {
+        let connection_count_max = usize::from(association.options().lanes);
+        let shared = Shared {
+            exports: Exports::new(association, settings)?,
+            connection_count_max,
+            is_ending: AtomicBool::new(false),
+            connections: Mutex::default(),
+            has_ended: Condvar::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The exports of this moment.
+    #[must_use]
+    pub fn exports(&self) -> Vec<Export> {
+        self.shared.exports.list().into_iter().map(|(export, _)| export).collect()
+    }
+
+    /// Accepts connections on a thread of its own, until the process ends.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub fn serve(&self, listener: Arc<Listener>) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let accept = move || {
+            loop {
+                let accepted = match &*listener {
+                    Listener::Unix(socket) => {
+                        socket.listener().accept().map(|(socket, _)| Client::Unix(socket))
+                    }
+                    Listener::Tcp(listener) => listener.accept().and_then(|(socket, peer)| {
+                        socket.set_nodelay(true)?;
+                        // A client that is gone without a word gives its place free.
+                        rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
+                        Ok(Client::Tcp(socket, peer))
+                    }),
+                };
+                match accepted {
+                    Ok(client) => shared.start(client),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "NBD connection could not be accepted");
+                        std::thread::sleep(ACCEPT_PAUSE);
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("nbd-accept".into()).spawn(accept)?;
+        Ok(())
+    }
+
+    /// Ends: no request is read from now on, and each connection closes once its requests are answered. Waits for that, at most
+    /// `limit`. Returns whether all connections have ended.
+    #[must_use]
+    pub fn end(&self, limit: Duration) -> bool {
+        self.shared.is_ending.store(true, Ordering::Relaxed);
+        let connections = self.shared.lock();
+        for client in connections.open.values() {
+            // Wakes the thread; a socket that is closed already needs no waking.
+            let _ = rustix::net::shutdown(client.as_fd(), Shutdown::Read);
+        }
+        let waited =
+            self.shared.has_ended.wait_timeout_while(connections, limit, |open| !open.open.is_empty());
+        let (connections, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        connections.open.is_empty()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(self: &Arc<Self>, client: Client) {
+        let client = Arc::new(client);
+        let mut connections = self.lock();
+        if self.is_ending.load(Ordering::Relaxed) {
+            return;
+        }
+        if connections.open.len() >= self.connection_count_max {
+            let limit = self.connection_count_max;
+            tracing::warn!(%client, limit, "NBD connection refused: there are as many as --connections");
+            return;
+        }
+        let number = connections.next;
+        connections.next += 1;
+        connections.open.insert(number, Arc::clone(&client));
+        drop(connections);
+        let guard = OpenConnection { shared: Arc::clone(self), number };
+        let thread = std::thread::Builder::new().name(format!("nbd-{number}"));
+        let served = thread.spawn(move || {
+            keep_memory();
+            let guard = guard;
+            guard.shared.converse(&client);
+        });
+        if let Err(error) = served {
+            tracing::warn!(%error, "NBD connection has no thread");
+        }
+    }
+
+    fn converse(&self, client: &Client) {
+        match self.shake_hands(client) {
+            Ok(Some(begun)) => {
+                let Begun { session, namespace, mut lane, rest } = begun;
+                let export = session.export.name.clone();
+                tracing::debug!(%client, export, form = ?session.form, "NBD connection begins");
+                let (epoch, member) = self.exports.join(namespace.nsid());
+                lane.share_flush_epoch(epoch);
+                let served = rustix::io::ioctl_fionbio(client.as_fd(), true)
+                    .map_err(ConnectionError::from)
+                    .and_then(|()| {
+                        let socket = client.as_fd();
+                        let is_ending = &self.is_ending;
+                        connection::serve(socket, session, namespace, member, &mut lane, &rest, is_ending)
+                    });
+                match served {
+                    Ok(()) => tracing::debug!(%client, export, "NBD connection ends"),
+                    Err(ConnectionError::Socket(error)) => {
+                        tracing::info!(%client, export, %error, "NBD client is gone");
+                    }
+                    Err(error) => tracing::warn!(%client, export, %error, "NBD connection ends"),
+                }
+            }
+            Ok(None) => tracing::debug!(%client, "NBD client has only asked"),
+            Err(HandshakeError::Socket(error)) => {
+                tracing::debug!(%client, %error, "NBD client is gone during its handshake");
+            }
+            Err(error) => tracing::warn!(%client, %error, "NBD handshake failed"),
+        }
+        let _ = rustix::net::shutdown(client.as_fd(), Shutdown::Both);
+    }
+
+    /// A lane of the association. While the target is lost, or about to be noticed as lost, it is tried again.
+    fn lane(&self, until: Instant) -> Result<Lane<Buffer>, Error> {
+        let association = self.exports.association();
+        loop {
+            match association.lane() {
+                Err(Error::Link { .. })
+                    if association.over().is_none()
+                        && !self.is_ending.load(Ordering::Relaxed)
+                        && Instant::now() < until =>
+                {
+                    std::thread::sleep(LANE_PAUSE);
+                }
+                lane => return lane,
+            }
+        }
+    }
+
+    /// The handshake. `None` if the client ends it.
+    fn shake_hands(&self, client: &Client) -> Result<Option<Begun>, HandshakeError> {
+        let until = Instant::now() + HANDSHAKE_TIME;
+        let mut handshake = Handshake::new();
+        let mut bytes = vec![0; 4096];
+        loop {
+            client.write_all(&handshake.take_output())?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(HandshakeError::Late);
+            }
+            client.set_timeout(left)?;
+            let count = match client.read(&mut bytes) {
+                Ok(0) => return Ok(None),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(HandshakeError::Late),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut input = &bytes[..count];
+            loop {
+                let listed = self.exports.list();
+                let exports: Vec<Export> = listed.iter().map(|(export, _)| export.clone()).collect();
+                match handshake.on_bytes(&mut input, &exports)? {
+                    Progress::Waiting => break,
+                    Progress::Ended => {
+                        client.write_all(&handshake.take_output())?;
+                        return Ok(None);
+                    }
+                    Progress::Chosen { index } => {
+                        let Some((export, namespace)) = listed.into_iter().nth(index) else { break };
+                        let lane = match self.lane(until) {
+                            Ok(lane) => lane,
+                            Err(error) => {
+                                tracing::warn!(%client, %error, "NBD connection has no lane");
+                                let is_ending = self.exports.association().over().is_some();
+                                handshake.refuse("the bridge has no queue of the target left", is_ending);
+                                continue;
+                            }
+                        };
+                        let Some(session) = handshake.accept(export) else { break };
+                        client.write_all(&handshake.take_output())?;
+                        return Ok(Some(Begun { session, namespace, lane, rest: input.to_vec() }));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a handshake has agreed on.
+struct Begun {
+    session: Session,
+    namespace: host::Namespace,
+    lane: Lane<Buffer>,
+    /// Bytes that have arrived behind it.
+    rest: Vec<u8>,
+}
+
+/// Removes a connection from the list, whatever ends its thread.
+struct OpenConnection {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.shared.lock().open.remove(&self.number);
+        self.shared.has_ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_has_the_name_and_the_place() {
+        let listener = Listener::Tcp(TcpListener::bind("127.0.0.1:0").unwrap());
+        let uri = listener.uri("a disk").unwrap();
+        assert!(uri.starts_with("nbd://127.0.0.1:") && uri.ends_with("/a%20disk"), "{uri}");
+        assert_eq!(encoded("/tmp/a?b"), "/tmp/a%3Fb");
+    }
+}

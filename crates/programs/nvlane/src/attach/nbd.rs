@@ -1,0 +1,303 @@
+//! `nvlane attach nbd`: an NBD server of a target's namespaces.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use bridge::nbd::Export;
+use bridge::{ExportSettings, Listener, NbdServer, NoExport, keep_memory, leave_io_flusher};
+use clap::{Args, ValueEnum};
+use command_line::connection::{Connection, with_subsystem};
+use command_line::exit::{Ended, Failure, Kind};
+use command_line::output::write;
+use command_line::values::seconds;
+use host::reconnect::ReconnectSettings;
+use host::{Address, Association, Event, Events, Options, ReplayPolicy};
+use linux::private_socket::PrivateSocket;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::human_size::HumanSize;
+use crate::run;
+use crate::serve::start_thread;
+use crate::service_manager::ServiceManager;
+
+/// Time for the requests under way after SIGTERM; a second signal ends at once.
+const END_TIME: Duration = Duration::from_secs(30);
+
+/// Longest pause between two attempts to reach a lost target.
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  nvlane attach nbd 192.0.2.1 --socket /run/disk.sock
+  nbdinfo 'nbd+unix:///?socket=/run/disk.sock'
+  nvlane attach nbd ADDR --run 'nbdcopy disk.img \"$NVLANE_DEVICE\"'            copy an image to the namespace
+  nvlane attach nbd ADDR --run 'qemu-img convert -p \"$NVLANE_DEVICE\" d.qcow2'  and from it
+  nvlane attach nbd ADDR --run 'fio --name=a --ioengine=nbd --uri=\"$NVLANE_DEVICE\" --rw=randread'
+  nvlane attach nbd ADDR --listen 10809 & nbd-client -b 4096 -C 4 127.0.0.1 /dev/nbd0   as root, with the nbd module
+
+An address that names a namespace (?ns=1), or a subsystem with one block namespace, gives one export, with the name of --name or none. \
+Otherwise each block namespace is an export, named by its id: nbd+unix:///2?socket=PATH.
+
+Requests must be multiples of the block size, which clients are told; others fail with EINVAL. --socket is for this user and root alone. \
+Whoever reaches the port of --listen may read and write: there is no TLS on the NBD side yet.
+
+While the target is lost, requests wait: up to --fast-io-fail, then they fail with EIO, and after --ctrl-loss-timeout the bridge ends. \
+After a reconnect, the next flush of every connection fails with EIO once if the target has a volatile write cache: writes that were not \
+flushed before may be lost.
+
+SIGTERM and Ctrl-C end the bridge once the requests under way are answered, after 30 s at most; a second one ends it at once.")]
+pub(crate) struct NbdArguments {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(flatten)]
+    export: ExportArguments,
+    /// Seconds to try to reconnect to a lost target before the bridge ends.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600", help_heading = "Connection")]
+    ctrl_loss_timeout: Duration,
+    /// Seconds that requests wait for a lost target before they fail with EIO.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60", help_heading = "Connection")]
+    fast_io_fail: Duration,
+    /// Which commands are resubmitted after a reconnect: all, as kernels do, or only reads; an interrupted write then fails
+    /// with EIO.
+    #[arg(long, default_value = "all", help_heading = "Connection")]
+    replay: Replay,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Export")]
+struct ExportArguments {
+    /// Serve on this Unix socket, for this user and root. [default for --run: one in a temporary directory]
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    socket: Option<PathBuf>,
+    /// Serve on this TCP address; a port alone is one of 127.0.0.1. NBD's own port is 10809; port 0 takes a free one.
+    #[arg(long, value_name = "[HOST:]PORT")]
+    listen: Option<String>,
+    /// Name of the export, for a single namespace. [default: none, the default export]
+    #[arg(long, value_name = "EXPORT", default_value = "", hide_default_value = true)]
+    name: String,
+    /// Refuse what changes data.
+    #[arg(long)]
+    read_only: bool,
+    /// NBD connections at one time. Each takes a queue pair of the target, and up to 8 MiB of memory.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
+    /// Run this command with the NBD URI in $NVLANE_DEVICE, and exit with its exit code. A single word is a line for the
+    /// shell.
+    #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true)]
+    run: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Replay {
+    All,
+    Reads,
+}
+
+/// What the main thread waits for.
+enum Wake {
+    Signal(i32),
+    CommandEnded(std::io::Result<ExitStatus>),
+    /// The association ended for good.
+    Over(String),
+}
+
+pub(crate) fn nbd(arguments: &NbdArguments) -> Ended {
+    let export = &arguments.export;
+    if export.socket.is_none() && export.listen.is_none() && export.run.is_empty() {
+        return Err(Failure::usage(
+            "say where to serve: --socket PATH, --listen PORT, or --run COMMAND for a socket of its own",
+        ));
+    }
+    let (wakes, wake) = channel();
+    // Before the socket is there: a signal then removes it.
+    handle_signals(wakes.clone())?;
+    if !keep_memory() {
+        tracing::debug!(
+            "memory is not locked, or not that of an I/O flusher: that takes CAP_IPC_LOCK and CAP_SYS_RESOURCE"
+        );
+    }
+    let (address, options) =
+        with_subsystem(arguments.connection.address()?, |address| arguments.options(address))?;
+    let association = Association::connect(&address, options)?;
+    let granted = association.queues().default;
+    if granted < export.connections {
+        tracing::warn!(
+            wanted = export.connections,
+            granted,
+            "target grants fewer queue pairs: more NBD connections are refused"
+        );
+    }
+    let settings = ExportSettings { name: export.name.clone(), is_read_only: export.read_only };
+    let server = NbdServer::new(association.clone(), settings).map_err(|error| match error {
+        NoExport::Host(error) => error.into(),
+        NoExport::NameForSeveral { .. } => Failure::usage(error),
+    })?;
+    let events = association.events();
+    let over = wakes.clone();
+    start_thread(move || report_events(&events, &over))?;
+    // Removed with the socket in it.
+    let directory = (export.socket.is_none() && export.listen.is_none()).then(|| {
+        tempfile::Builder::new().prefix("nvlane-nbd-").tempdir().context("no directory for the socket")
+    });
+    let directory = directory.transpose()?;
+    let place = export.socket.clone().or_else(|| Some(directory.as_ref()?.path().join("nbd.sock")));
+    let listener = Arc::new(match (&export.listen, &place) {
+        (None, Some(path)) => open_socket(path)?,
+        (listen, _) => open_port(listen.as_deref().unwrap_or_default())?,
+    });
+    server.serve(Arc::clone(&listener)).context("cannot start a thread")?;
+    let exports = server.exports();
+    let uris = announce(&listener, &exports, !export.run.is_empty())?;
+    ServiceManager::of_environment().tell(format_args!(
+        "READY=1\nSTATUS={} exports at {}",
+        exports.len(),
+        uris.join(", ")
+    ));
+    leave_io_flusher();
+    let ended = start_command(&export.run, uris.first(), wakes)
+        .map_err(Failure::from)
+        .and_then(|command| wait(&wake, command));
+    if let Listener::Unix(socket) = &*listener {
+        // The thread that accepts keeps the listener to the end of the process.
+        socket.remove();
+    }
+    let is_ended = server.end(END_TIME);
+    if !is_ended {
+        tracing::warn!(limit_s = END_TIME.as_secs(), "NBD connections are cut: they have not ended in time");
+    }
+    association.close();
+    ended
+}
+
+impl NbdArguments {
+    fn options(&self, address: &Address) -> Result<Options, Failure> {
+        let reconnect = ReconnectSettings::default()
+            .with_delay_max(RECONNECT_PAUSE_MAX)
+            .with_give_up_after(self.ctrl_loss_timeout);
+        let replay = match self.replay {
+            Replay::All => ReplayPolicy::Idempotent,
+            Replay::Reads => ReplayPolicy::ReadsOnly,
+        };
+        let options = self.connection.options(address)?;
+        Ok(options
+            .with_lanes(self.export.connections)
+            .with_reconnect(reconnect)
+            .with_replay(replay)
+            .tuned(|tuning| tuning.fast_io_fail = Some(self.fast_io_fail)))
+    }
+}
+
+/// Starts the thread that takes SIGINT and SIGTERM. The second one ends the process.
+fn handle_signals(wakes: Sender<Wake>) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("signal handlers")?;
+    start_thread(move || {
+        for (index, signal) in signals.forever().enumerate() {
+            if index > 0 {
+                // Returns only if it fails.
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+            let _ = wakes.send(Wake::Signal(signal));
+        }
+    })
+}
+
+fn open_socket(path: &Path) -> Result<Listener, Failure> {
+    let shown = path.display();
+    let path =
+        std::path::absolute(path).map_err(|error| Failure::usage(format!("--socket {shown}: {error}")))?;
+    let socket = PrivateSocket::open(&path, "bridge");
+    Ok(Listener::Unix(socket.map_err(|why| Failure::usage(format!("--socket {shown}: {why}")))?))
+}
+
+fn open_port(text: &str) -> Result<Listener, Failure> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Failure::usage(format!("--listen {text}: {why}; write HOST:PORT, or a port of 127.0.0.1"))
+    };
+    let bound = match text.parse::<u16>() {
+        Ok(port) => TcpListener::bind(("127.0.0.1", port)),
+        Err(_) => TcpListener::bind(text),
+    };
+    let listener = bound.map_err(|error| failed(&error))?;
+    if let Ok(address) = listener.local_addr()
+        && !address.ip().is_loopback()
+    {
+        tracing::warn!(%address, "NBD port is open to other machines: whoever reaches it may read and write, unencrypted");
+    }
+    Ok(Listener::Tcp(listener))
+}
+
+/// Tells the exports, on standard output unless that is a command's. Returns their URIs.
+fn announce(listener: &Listener, exports: &[Export], has_command: bool) -> Result<Vec<String>, Failure> {
+    let mut uris = Vec::new();
+    let mut lines = String::new();
+    for export in exports {
+        let uri = listener.uri(&export.name).context("address of the socket")?;
+        let size = HumanSize(export.size_bytes.into()).to_string();
+        tracing::info!(%uri, %size, block_bytes = export.block_bytes, "NBD export");
+        lines += &format!("{uri}\n");
+        uris.push(uri);
+    }
+    if !has_command {
+        write(lines)?;
+    }
+    Ok(uris)
+}
+
+/// Starts the command of `--run`, if there is one, and a thread that waits for its end.
+fn start_command(words: &[String], uri: Option<&String>, wakes: Sender<Wake>) -> anyhow::Result<Option<Pid>> {
+    if words.is_empty() {
+        return Ok(None);
+    }
+    let uri = uri.cloned().unwrap_or_default();
+    let mut child = run::start(words, &[("NVLANE_DEVICE", uri)])?;
+    let command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+    start_thread(move || drop(wakes.send(Wake::CommandEnded(child.wait()))))?;
+    Ok(command)
+}
+
+/// Waits for the end: a signal, the command's end, or that of the association.
+fn wait(wake: &std::sync::mpsc::Receiver<Wake>, command: Option<Pid>) -> Ended {
+    loop {
+        match wake.recv() {
+            Ok(Wake::Signal(signal)) => match command {
+                // Of SIGINT the terminal has told the command.
+                Some(command) if signal == SIGTERM => drop(kill_process(command, Signal::TERM)),
+                Some(_) => {}
+                None => {
+                    tracing::info!("ending: requests under way are answered first");
+                    return Ok(ExitCode::SUCCESS);
+                }
+            },
+            Ok(Wake::CommandEnded(status)) => {
+                return Ok(ExitCode::from(run::code(status.context("the command")?)));
+            }
+            Ok(Wake::Over(why)) => return Err(Failure::new(Kind::Unreachable, why)),
+            Err(_) => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Logs what changes for clients, until the association's end. The host library logs its loss and return.
+fn report_events(events: &Events, wakes: &Sender<Wake>) {
+    while let Ok(event) = events.recv() {
+        match event {
+            Event::NamespacesChanged(nsids) => {
+                let nsids: Vec<String> = nsids.iter().map(ToString::to_string).collect();
+                tracing::info!(
+                    namespaces = nsids.join(", "),
+                    "namespaces changed: new NBD connections see it"
+                );
+            }
+            Event::Over(error) => drop(wakes.send(Wake::Over(error.to_string()))),
+            _ => {}
+        }
+    }
+}
