@@ -17,6 +17,7 @@ mod key_values;
 mod memcached;
 mod metrics_request;
 mod names;
+mod nbd_stream;
 mod raw_host;
 mod raw_target;
 mod reactor;
@@ -37,6 +38,7 @@ pub use key_values::key_values;
 pub use memcached::memcached;
 pub use metrics_request::metrics_request;
 pub use names::names;
+pub use nbd_stream::nbd_stream;
 pub use structures::structures;
 pub use target_commands::target_commands;
 pub use target_stream::target_stream;
@@ -63,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "memcached", run: memcached },
     Target { name: "metrics_request", run: metrics_request },
     Target { name: "names", run: names },
+    Target { name: "nbd_stream", run: nbd_stream },
     Target { name: "structures", run: structures },
     Target { name: "target_commands", run: target_commands },
     Target { name: "target_stream", run: target_stream },
