@@ -1,6 +1,7 @@
 //! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`; the tests of
-//! memcached itself; SPDK's client at the control socket; and Chromium at the live page.
+//! memcached itself; SPDK's client at the control socket; Chromium at the live page; and NBD clients on `nvlane attach nbd`.
 
+mod nbd;
 mod own_tests;
 
 use std::fs::{self, File};
@@ -113,11 +114,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let runs_own_tests = is_chosen(&OWN_TESTS);
     let runs_spdk_rpc = is_chosen(&SPDK_RPC);
     let runs_live_page = !options.names.is_empty() && is_chosen(&LIVE_PAGE);
+    let nbd_suites: Vec<_> = nbd::SUITES.into_iter().filter(|suite| is_chosen(&suite.name)).collect();
     ensure!(
-        !suites.is_empty() || runs_own_tests || runs_spdk_rpc || runs_live_page,
-        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {}",
+        !suites.is_empty() || runs_own_tests || runs_spdk_rpc || runs_live_page || !nbd_suites.is_empty(),
+        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {}, {}",
         options.names.join(" or "),
-        SUITES.join(", ")
+        SUITES.join(", "),
+        nbd::SUITES.map(|suite| suite.name).join(", ")
     );
     let engines = ENGINES.iter().filter(|engine| options.engine.as_ref().is_none_or(|only| only == *engine));
     let nvlane = match &options.target_bin {
@@ -131,9 +134,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let is_good = show(LIVE_PAGE, "", "metrics", &dir, || run_live_page(&nvlane, &dir))?;
             ensure!(is_good, "failed: {LIVE_PAGE}; its pictures are in {}", dir.display());
         }
-        if suites.is_empty() && !runs_own_tests && !runs_spdk_rpc {
-            return Ok(());
+    }
+    if !nbd_suites.is_empty() {
+        nbd::install()?;
+        for suite in nbd_suites.iter().flat_map(|suite| std::iter::repeat_n(suite, options.times as usize)) {
+            let dir = new_dir(target_dir().join("clients").join(suite.name))?;
+            let is_good = show(suite.name, "", "nbd", &dir, || nbd::run(&nvlane, suite, &dir))?;
+            ensure!(is_good, "failed: {}; its log is in {}", suite.name, dir.display());
         }
+    }
+    if suites.is_empty() && !runs_own_tests && !runs_spdk_rpc {
+        return Ok(());
     }
     let clients = deps::install_clients()?;
     let mut failed = Vec::new();

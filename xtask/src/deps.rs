@@ -44,6 +44,15 @@ const BROWSER_PROGRAMS: &[Program] = &[
     Program { name: "chromium", package: "chromium", purpose: "showing the live page" },
 ];
 
+const NBD_PROGRAMS: &[Program] = &[
+    Program { name: "nbdcopy", package: "libnbd-bin", purpose: "NBD's own clients" },
+    Program { name: "qemu-img", package: "qemu-utils", purpose: "qemu's NBD client" },
+    Program { name: "fio", package: "fio", purpose: "verified load over NBD" },
+];
+
+/// Has no program.
+const NBD_PYTHON: &str = "python3-libnbd";
+
 const PACKAGE_PROGRAMS: &[Program] = &[
     Program { name: "dpkg-deb", package: "dpkg", purpose: "Debian packages" },
     Program { name: "objcopy", package: "binutils", purpose: "debug symbols apart from the program" },
@@ -76,6 +85,7 @@ pub(crate) fn install() -> Result<()> {
     debian_packages(PROGRAMS)?;
     rust_components()?;
     install_clients()?;
+    install_nbd_clients()?;
     lab(&[])
 }
 
@@ -102,6 +112,16 @@ pub(crate) struct Clients {
 /// As [`install`].
 pub(crate) fn install_browser() -> Result<()> {
     debian_packages(BROWSER_PROGRAMS)
+}
+
+/// Installs the NBD clients.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_nbd_clients() -> Result<()> {
+    debian_packages(NBD_PROGRAMS)?;
+    let module = Path::new("/usr/lib/python3/dist-packages/nbd.py");
+    if module.is_file() { Ok(()) } else { install_debian(&[NBD_PYTHON]) }
 }
 
 /// Installs the memcached clients: those in Python in their own virtual environment.

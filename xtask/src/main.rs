@@ -51,7 +51,7 @@ enum Task {
     Instructions(instructions::Options),
     /// Behaviours between nvlane and stock Linux kernels, in emulated guests
     Interop(interop::Options),
-    /// Memcached clients against a target, with their makers' tests
+    /// Memcached clients against a target, with their makers' tests; NBD clients on a bridge
     Clients(clients::Options),
     /// The driver for Kubernetes against a target, by csi-sanity, and its manifests, by kubeconform
     Csi,
