@@ -57,9 +57,9 @@ impl Choice {
                 *is_ascending = tables[self.table].columns[*column].unit == Unit::Text;
             }
             Key::Up => self.first = self.first.saturating_sub(1),
-            Key::Down => self.first += 1,
+            Key::Down => self.first = self.first.saturating_add(1),
             Key::PageUp => self.first = self.first.saturating_sub(self.room),
-            Key::PageDown => self.first += self.room,
+            Key::PageDown => self.first = self.first.saturating_add(self.room),
             Key::Home => self.first = 0,
             Key::End => self.first = usize::MAX,
             Key::Char(_) => {}
@@ -293,6 +293,43 @@ mod tests {
             let all = shown_columns(table.columns, 200);
             assert_eq!(all.len(), table.columns.len(), "{}", table.title);
         }
+    }
+
+    #[test]
+    fn no_key_and_no_size_is_too_much() {
+        const KEYS: [Key; 15] = [
+            Key::End,
+            Key::Down,
+            Key::PageDown,
+            Key::Right,
+            Key::Left,
+            Key::Left,
+            Key::Char('r'),
+            Key::Char('4'),
+            Key::Up,
+            Key::PageUp,
+            Key::Home,
+            Key::Tab,
+            Key::BackTab,
+            Key::Char('x'),
+            Key::Char(' '),
+        ];
+        let mut view = View::new(&metrics::live::Live::default(), None);
+        let mut choice = Choice::new();
+        for (width, height) in [(1, 1), (3, 2), (10, 9), (20, 6), (80, 24), (300, 100)] {
+            for key in KEYS.into_iter().cycle().take(KEYS.len() * 3) {
+                choice.take(key, &view.tables, width.into());
+                choice.take(key, &view.tables, width.into());
+                let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+                let around = Around { title: "nvlane".into(), trouble: None };
+                if key != Key::End {
+                    draw(&mut buffer, &mut view, &mut choice, &around);
+                }
+            }
+        }
+        assert!(!choice.wants_end);
+        choice.take(Key::Interrupt, &view.tables, 80);
+        assert!(choice.wants_end);
     }
 
     #[test]

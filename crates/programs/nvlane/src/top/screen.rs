@@ -25,7 +25,8 @@ static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Whether a program can draw on standard output, and read keys from standard input.
 pub(super) fn is_there() -> bool {
-    io::stdin().is_terminal() && io::stdout().is_terminal()
+    let can_draw = std::env::var_os("TERM").is_none_or(|name| name != "dumb");
+    can_draw && io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 /// A key.
