@@ -1,7 +1,9 @@
 // What kubelet and its attacher ask of the driver for a volume with files, for its copies and for a block volume, with the data
 // checked at each step: csi-sanity mounts volumes, and looks at nothing in them.
 //
-// kubelet ENDPOINT DIRECTORY
+// kubelet ENDPOINT DIRECTORY [controller]
+//
+// With "controller", nothing is mounted.
 package main
 
 import (
@@ -242,17 +244,59 @@ func (c *cluster) block() {
 	fmt.Println("block ok")
 }
 
+// A block volume that two nodes have at a time, one of them to read.
+func (c *cluster) twoNodes() {
+	const other = "nqn.2014-08.org.nvmexpress:uuid:c0c1c2c3-0002-4000-8000-000000000002"
+	shared := blocks()
+	shared.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	v := c.create("shared", 64*mib, shared, nil)
+	publish := func(node string, readonly bool) error {
+		_, err := c.ControllerPublishVolume(background(), &csi.ControllerPublishVolumeRequest{
+			VolumeId: v.id, NodeId: node, VolumeCapability: v.capability, Readonly: readonly,
+		})
+		return err
+	}
+	nodes := func() int {
+		answer, err := c.ControllerGetVolume(background(), &csi.ControllerGetVolumeRequest{VolumeId: v.id})
+		must(err, "get")
+		return len(answer.Status.PublishedNodeIds)
+	}
+	must(publish(c.node, false), "publish to one node")
+	must(publish(other, true), "publish to another node")
+	must(publish(other, true), "publish to it again")
+	refused(publish(other, false), codes.AlreadyExists, "publish to it for writing")
+	check(nodes() == 2, "both have it")
+	take := func(node string) {
+		_, err := c.ControllerUnpublishVolume(background(), &csi.ControllerUnpublishVolumeRequest{VolumeId: v.id, NodeId: node})
+		must(err, "take it from %s", node)
+	}
+	take(c.node)
+	take(c.node)
+	check(nodes() == 1, "one has it")
+	v.capability.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	refused(publish(c.node, false), codes.FailedPrecondition, "publish to a second node what one node may have")
+	_, err := c.DeleteVolume(background(), &csi.DeleteVolumeRequest{VolumeId: v.id})
+	refused(err, codes.FailedPrecondition, "delete a volume that a node has")
+	take("")
+	check(nodes() == 0, "none has it")
+	c.delete(v)
+	fmt.Println("two nodes ok")
+}
+
 func main() {
-	check(len(os.Args) == 3, "kubelet ENDPOINT DIRECTORY")
+	check(len(os.Args) >= 3, "kubelet ENDPOINT DIRECTORY [controller]")
 	connection, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(err, "connect")
 	c := &cluster{ControllerClient: csi.NewControllerClient(connection), NodeClient: csi.NewNodeClient(connection), dir: os.Args[2]}
 	info, err := c.NodeGetInfo(background(), &csi.NodeGetInfoRequest{})
 	must(err, "the node")
 	c.node = info.NodeId
-	c.filesOf("ext4", 64*mib)
-	c.filesOf("xfs", 512*mib)
-	c.block()
+	c.twoNodes()
+	if len(os.Args) == 3 {
+		c.filesOf("ext4", 64*mib)
+		c.filesOf("xfs", 512*mib)
+		c.block()
+	}
 	left, err := c.ListVolumes(background(), &csi.ListVolumesRequest{})
 	must(err, "list")
 	check(len(left.Entries) == 0, "nothing is left: %v", left.Entries)

@@ -222,7 +222,13 @@ pub(crate) fn run(nvlane: &Path, csi: &Path, dir: &Path) -> Result<bool> {
         .arg(format!("--csi.mountdir={}", path("mount")))
         .arg(format!("--csi.stagingdir={}", path("staging")));
     sanity.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
-    Ok(sanity.status().context("csi-sanity")?.success())
+    if !sanity.status().context("csi-sanity")?.success() {
+        return Ok(false);
+    }
+    let mut kubelet = Command::new(tools.bin.join(TOOLS[2]));
+    kubelet.args([&endpoint, &path("nodes"), "controller"]);
+    kubelet.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+    Ok(kubelet.status().context("kubelet")?.success())
 }
 
 /// A process that ends with this.
