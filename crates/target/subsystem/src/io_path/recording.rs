@@ -346,12 +346,17 @@ impl LaneRecord {
         let longest_ns = self.leaving.oldest_ns.map_or(0, |oldest_ns| now_ns.saturating_sub(oldest_ns));
         if longest_ns >= self.keeps_ns || self.leaving.has_sampled {
             let (rung_ns, keeps_ns) = (self.rung_ns, self.keeps_ns);
-            let finished = self.leaving.commands.iter().map(|&Ended { command, ended_ns, status }| {
-                Finished { command, status, ended_ns, rung_ns, taken_ns: now_ns }
-            });
-            let is_kept =
-                |finished: &Finished| finished.command.is_sampled() || finished.total_ns() >= keeps_ns;
-            self.finished.extend(finished.filter(is_kept));
+            let is_kept = |ended: &&Ended| {
+                ended.command.is_sampled() || now_ns.saturating_sub(ended.command.arrived_ns) >= keeps_ns
+            };
+            let kept = self.leaving.commands.iter().filter(is_kept);
+            self.finished.extend(kept.map(|&Ended { command, ended_ns, status }| Finished {
+                command,
+                status,
+                ended_ns,
+                rung_ns,
+                taken_ns: now_ns,
+            }));
         }
         self.leaving.clear();
     }
