@@ -120,7 +120,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
     /// A pool of volumes: a directory, on XFS or btrfs for clones and snapshots. Its volumes are made with `nvlane ctl volume`
-    /// and served as pool:NAME/VOLUME. May be given several times; [[pool]] of the configuration file has more settings.
+    /// and served as pool:NAME/VOLUME. May be given several times; `[[pool]]` of the configuration file has more settings.
     #[arg(long, value_name = "NAME=DIR")]
     pool: Vec<PoolConfig>,
     /// File with a secret (DHHC-1:…, see `nvlane keys generate`) that hosts must have, or keyring:NAME, a key in the
