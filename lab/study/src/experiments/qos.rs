@@ -56,7 +56,7 @@ pub(crate) const ABOUT: About = About {
         source: "SPDK, bdev_set_qos_limit",
         says: "Limits of a bdev in steps of 1,000 IOPS and 1 MiB/s, in time slices of 1 ms; none for a host, and no guaranteed rate.",
         number: "1,000 IOPS",
-        ours: "error_percent_1000_iops",
+        ours: "error_1000_iops_percent",
     }],
     machines: Machines::Here("the limits are set through the control socket of a target on this machine"),
     judged_by: "p99_us",
@@ -173,9 +173,9 @@ impl Experiment for Qos {
         headlines.tell("limited_p99_ratio", ratio(LIMITED));
         headlines.tell("guaranteed_p99_ratio", ratio(GUARANTEED));
         for (name, ..) in LIMITS {
-            let key = name.to_lowercase().replace([' ', '/'], "_").replace(',', "");
+            let key = name.to_lowercase().replace(' ', "_").replace('/', "_per_").replace(',', "");
             let error = measured.median(&format!("limit {name}"), "error_percent");
-            headlines.push(format!("error_percent_{key}"), error, Some(ERROR));
+            headlines.push(format!("error_{key}_percent"), error, Some(ERROR));
         }
     }
 
@@ -254,7 +254,7 @@ mod tests {
         let of = |key| of_key(&headline, key);
         assert_eq!((of("noisy_p99_ratio").value, of("limited_p99_ratio").value), (20.0, 1.0));
         assert_eq!(of("unused_limits_p99_ratio").is_reached(), Some(true));
-        assert_eq!(of("error_percent_1000_iops").is_reached(), Some(false));
-        assert_eq!(of("error_percent_100_mib_s").is_reached(), Some(true));
+        assert_eq!(of("error_1000_iops_percent").is_reached(), Some(false));
+        assert_eq!(of("error_100_mib_per_s_percent").is_reached(), Some(true));
     }
 }
