@@ -36,6 +36,7 @@ const CLIENT_PROGRAMS: &[Program] = &[
     Program { name: "python3", package: "python3", purpose: "memcached's clients in Python" },
     Program { name: "go", package: "golang-go", purpose: "a memcached client in Go" },
     Program { name: "perl", package: "perl", purpose: "memcached's own tests" },
+    Program { name: "mkfs.xfs", package: "xfsprogs", purpose: "volumes that share blocks" },
     Program { name: "xz", package: "xz-utils", purpose: "unpacking memcached's sources" },
 ];
 
