@@ -1,4 +1,4 @@
-//! What a client can connect to, and what it is told of it.
+//! Exports: the namespaces that clients connect to, with their size, block size and flags.
 
 use std::fmt;
 
@@ -59,7 +59,7 @@ impl fmt::Debug for ExportFlags {
     }
 }
 
-/// An export, as a client is told of it.
+/// An export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
     /// Its name; empty for the default export.

@@ -20,7 +20,7 @@ use crate::refusal::{invalid, required};
 use crate::target::{Kind, Object, Pool, Source};
 use crate::topology;
 
-/// Size of a volume whose size nobody has said.
+/// Size of a volume if the request names none.
 const USUAL_BYTES: u64 = 1 << 30;
 
 /// Size of blocks, if the class of volumes does not say it.

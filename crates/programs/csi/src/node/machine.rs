@@ -38,7 +38,7 @@ pub(crate) trait Machine: Send + Sync {
     /// Size of a block device, bytes.
     fn size_bytes(&self, device: &Path) -> Option<u64>;
 
-    /// Whether the kernel lets nobody write to a block device.
+    /// Whether the kernel refuses writes to a block device.
     fn is_read_only(&self, device: &Path) -> bool;
 
     /// Has the kernel read a namespace's size again.

@@ -12,7 +12,7 @@ pub(crate) struct Mount {
     /// Where it is.
     pub(crate) at: PathBuf,
     pub(crate) file_system: String,
-    /// What it is of, a device such as `/dev/nvme0n1`.
+    /// The mounted device, such as `/dev/nvme0n1`.
     pub(crate) source: PathBuf,
     pub(crate) is_read_only: bool,
 }

@@ -142,7 +142,7 @@ fn a_blank_volume_gets_a_file_system_once_and_goes_back_step_by_step() {
         fixture.machine.mounted(),
         [(staging, false), (fixture.path("pods/1"), false), (fixture.path("pods/2"), true)]
     );
-    // Pods have it: it stays connected, and what it is mounted at is not taken from them.
+    // Pods use the volume: the connection and the mounts stay.
     fixture.machine.take_runs();
     fixture.unstage().expect("unstaged");
     assert!(fixture.machine.is_connected(NQN));
