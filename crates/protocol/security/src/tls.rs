@@ -10,6 +10,8 @@
 //! may use, is decided here. docs/design/tls.md
 
 mod alert;
+mod blocking;
+mod caller;
 mod certificate_texts;
 mod client_hello;
 mod generated;
@@ -28,6 +30,8 @@ mod stream;
 mod x509;
 
 pub use alert::Alert;
+pub use blocking::BlockingStream;
+pub use caller::{CallerName, NotACallerName};
 pub use certificate_texts::{CertificateText, CertificateTexts, ClientCertificates, UnknownDemand};
 pub use generated::{GeneratedKeys, KeyLease, LIFETIME_NS as GENERATED_KEY_LIFETIME_NS};
 pub use identity::PskIdentity;
