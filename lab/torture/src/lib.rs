@@ -11,6 +11,7 @@ mod pair_loop;
 mod pairs;
 mod reader;
 mod soak;
+mod spawner;
 mod target;
 
 use std::path::PathBuf;

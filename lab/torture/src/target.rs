@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,6 +12,8 @@ use host::Address;
 use peer::port::free_address;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
+
+use crate::spawner;
 
 /// Time limit until a target is ready. After a kill it may have to wait until the kernel releases its predecessor's
 /// resources.
@@ -41,7 +43,7 @@ impl TargetOptions {
     }
 }
 
-/// A running target process, killed on drop.
+/// A running target process, killed on drop, and when this process ends.
 pub(crate) struct Target {
     options: TargetOptions,
     place: SocketAddr,
@@ -170,7 +172,7 @@ fn length(log: &Path) -> usize {
 
 fn spawn(options: &TargetOptions, place: SocketAddr) -> Result<Child> {
     let log = File::options().create(true).append(true).open(&options.log)?;
-    let mut command = Command::new(&options.program);
+    let mut command = spawner::command(&options.program);
     command.args(["--log", "info", "target", "--listen", &place.to_string()]);
     if !options.namespaces.is_empty() {
         command.args(["--nqn", NQN]);
@@ -181,5 +183,5 @@ fn spawn(options: &TargetOptions, place: SocketAddr) -> Result<Child> {
     command.arg("--state").arg(options.state_file());
     command.args(&options.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.env_remove("NVLANE_LOG");
-    command.spawn().with_context(|| format!("cannot start {}", options.program.display()))
+    spawner::spawn(command).with_context(|| format!("cannot start {}", options.program.display()))
 }
