@@ -67,6 +67,7 @@ impl Target {
         let directory = tempfile::tempdir().expect("a directory");
         let [listen, memcached, metrics] = [(); 3].map(|()| free_address().expect("a free port"));
         certificate(directory.path());
+        fs::create_dir(directory.path().join("low")).expect("created");
         let config = directory.path().join("nvlane.toml");
         fs::write(&config, text(directory.path(), listen, memcached, metrics)).expect("written");
         let mut command = nvlane();
@@ -117,13 +118,15 @@ fn text(directory: &Path, listen: SocketAddr, memcached: SocketAddr, metrics: So
          [[listener]]\naddress = \"{listen}\"\n[[memcached]]\naddress = \"{memcached}\"\n\
          [[memcached]]\naddress = \"{tls}\"\ntls_certificate = \"file:{here}/certificate.pem\"\n\
          tls_key = \"file:{here}/key.pem\"\n\
-         [[pool]]\nname = \"fast\"\ndir = \"{here}\"\nspace_low = \"0%\"\n[[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n"
+         [[pool]]\nname = \"fast\"\ndir = \"{here}\"\nspace_low = \"0%\"\n\
+         [[pool]]\nname = \"low\"\ndir = \"{here}/low\"\nspace_low = \"1000T\"\n[[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n"
     );
     for (nsid, storage) in [
         (1, format!("file:{here}/disk?size=8M")),
         (2, "ram:8M".into()),
         (3, "ram:1M?readonly".into()),
         (4, format!("kv:file:{here}/pairs?size=64M&memory=8M&sparse")),
+        (5, "ram:1M?error=read:1/1,as=eio".into()),
     ] {
         let _ = write!(text, "[[subsystem.namespace]]\nnsid = {nsid}\nstorage = \"{storage}\"\n");
     }
@@ -307,13 +310,16 @@ fn prometheus_has_data_for_every_alert_and_every_panel() {
     assert_ne!(run(["identify", &format!("{}/nqn.2026-01.io.nvlane:none", target.listen)]).code, 0);
     let mut readonly = write_access(&target, 3);
     assert!(readonly.write_at(&[0; 4096], 0).is_err());
-    // What the alerts are for: a lost host, a closed namespace, a reload that fails, a certificate about to expire.
+    // What the alerts are for: a lost host, a closed namespace, a medium with errors, a pool without space, a reload that
+    // fails, a certificate about to expire.
     target.eventually("two loads", || target.value("nvlane_commands_total{op=\"write\"}") > 1000.0);
     // From a scrape on: an increase is between two of them.
     target.eventually("a scrape", || {
         prometheus.query("nvlane_ended_associations_total").is_ok_and(|all| !all.is_empty())
     });
     drop(lost);
+    let mut broken = write_access(&target, 5);
+    assert!(broken.read_at(&mut [0; 4096], 0).is_err());
     OpenOptions::new()
         .write(true)
         .open(target.path("disk"))
@@ -327,8 +333,14 @@ fn prometheus_has_data_for_every_alert_and_every_panel() {
     let rules_file = packaged("prometheus/nvlane.rules.yml").display().to_string();
     assert_eq!(promtool(&["check", "rules", &rules_file], "").0, Some(0));
 
-    let expected =
-        ["NvlaneCertificateExpires", "NvlaneNamespaceClosed", "NvlanePathLost", "NvlaneReloadFailed"];
+    let expected = [
+        "NvlaneCertificateExpires",
+        "NvlaneMediaErrors",
+        "NvlaneNamespaceClosed",
+        "NvlanePathLost",
+        "NvlanePoolSpaceLow",
+        "NvlaneReloadFailed",
+    ];
     let until = Instant::now() + PATIENCE;
     let alerts = loop {
         let alerts = prometheus.alerts();
@@ -339,7 +351,7 @@ fn prometheus_has_data_for_every_alert_and_every_panel() {
         std::thread::sleep(Duration::from_millis(100));
     };
     // On a busy machine a scrape may take longer than its time limit.
-    let of_situation = ["NvlaneMediaErrors", "NvlaneHostLost", "NvlaneTargetDown"];
+    let of_situation = ["NvlaneHostLost", "NvlaneTargetDown"];
     let has_reason = |alert: &str| expected.contains(&alert) || of_situation.contains(&alert);
     let others: Vec<&String> = alerts.iter().filter(|alert| !has_reason(alert)).collect();
     assert!(others.is_empty(), "without a reason: {others:?}");
