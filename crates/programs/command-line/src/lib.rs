@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! connection ─▶ host_config, secret_argument, survey      options that say which target, as whom, with which keys
+//! control_place                                         where a target takes control calls
 //! values                                                  durations and lists of cores
 //! logging ─▶ log_limit, journal                           standard error
 //! output, manual                                          standard output
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod connection;
+pub mod control_place;
 pub mod exit;
 pub mod host_advice;
 mod host_config;

@@ -8,13 +8,12 @@ mod shown;
 mod volumes;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use command_line::control_place::ControlOptions;
 use command_line::exit::{Ended, Failure};
 use command_line::output::{Output, write, write_json};
 use control::noun::{Form, Key, NOUNS, Noun};
@@ -23,9 +22,6 @@ use store::{Size, Source, Spec};
 
 use self::client::Client;
 use self::shown::{Changed, Differences, Objects};
-
-/// Where a target listens that says nothing else.
-pub(crate) const SOCKET: &str = "/run/nvlane/control.sock";
 
 const HELP: &str = "\
   nvlane target --config nvlane.toml --control /run/nvlane/control.sock
@@ -39,6 +35,7 @@ const HELP: &str = "\
   nvlane ctl limit set --connections 1000
   nvlane ctl namespace remove 2
   nvlane ctl volume create fast/db --size 100G               in a pool; see nvlane ctl volume --help
+  nvlane ctl --control tls://ops@192.0.2.1:9421 --control-key ops.key diff       on another machine
   nvlane ctl diff                                            what differs from the configuration file
   nvlane ctl export > nvlane.toml                            one file of all
 
@@ -65,18 +62,13 @@ impl FromArgMatches for CtlArguments {
 
 impl Args for CtlArguments {
     fn augment_args(command: Command) -> Command {
-        let command = Output::augment_args(command).mut_args(|arg| match arg.get_id() == "format" {
-            true => arg.global(true),
-            false => arg,
+        let command = Output::augment_args(ControlOptions::augment_args(command));
+        let command = command.mut_args(|arg| {
+            match ["format", "control", "control_key"].contains(&arg.get_id().as_str()) {
+                true => arg.global(true),
+                false => arg,
+            }
         });
-        let socket = Arg::new("control")
-            .long("control")
-            .value_name("SOCKET")
-            .env("NVLANE_CONTROL")
-            .default_value(SOCKET)
-            .value_parser(value_parser!(PathBuf))
-            .global(true)
-            .help("The control socket of the target (its option --control)");
         let timeout = Arg::new("timeout")
             .long("timeout")
             .value_name("SECONDS")
@@ -84,7 +76,7 @@ impl Args for CtlArguments {
             .value_parser(value_parser!(u64).range(1..=86_400))
             .global(true)
             .help("Seconds to wait for the target");
-        let command = command.arg(socket).arg(timeout).after_help(HELP).subcommand_required(true);
+        let command = command.arg(timeout).after_help(HELP).subcommand_required(true);
         let command = NOUNS.iter().fold(command, |command, noun| command.subcommand(noun_command(noun)));
         let command = command.subcommands(volumes::commands());
         command
@@ -246,15 +238,14 @@ fn deepest(matches: &ArgMatches) -> &ArgMatches {
 pub(crate) fn ctl(arguments: &CtlArguments) -> Ended {
     let deepest = deepest(&arguments.0);
     let output = Output::from_arg_matches(deepest).map_err(Failure::usage)?;
-    let socket = deepest.get_one::<PathBuf>("control").cloned().unwrap_or_else(|| SOCKET.into());
+    let target = ControlOptions::from_arg_matches(deepest).map_err(Failure::usage)?;
     let seconds = deepest.get_one::<u64>("timeout").copied().unwrap_or(60);
     if let Some(("names", matches)) = arguments.0.subcommand() {
         let words: Vec<String> = matches.get_many("words").into_iter().flatten().cloned().collect();
-        let given = deepest.value_source("control") != Some(ValueSource::DefaultValue);
-        names::names(&words, given.then_some(socket))?;
+        names::names(&words, target)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut client = Client::connect(&socket, Duration::from_secs(seconds))?;
+    let mut client = Client::connect(&target, Duration::from_secs(seconds))?;
     let (noun, matches) =
         arguments.0.subcommand().ok_or_else(|| Failure::usage("name a noun: nvlane ctl --help"))?;
     match noun {

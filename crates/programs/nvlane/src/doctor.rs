@@ -16,6 +16,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clap::Args;
+use command_line::control_place::{CONTROL_SOCKET, ControlOptions};
 use command_line::exit::Ended;
 use command_line::output::Output;
 use serde::Serialize;
@@ -23,7 +24,6 @@ use serde_json::{Map, Value};
 use subsystem::config::{ConfigErrors, ConfigFile, TargetConfig};
 
 use self::finding::{Finding, Level};
-use crate::ctl::SOCKET;
 use crate::ctl::client::Client;
 use crate::serve::start_thread;
 
@@ -102,10 +102,11 @@ impl Subject {
         let path = place.config.clone().or_else(usual);
         let file = path.as_deref().map(ConfigFile::read);
         let of_file = || file.as_ref()?.as_ref().ok()?.config.control.socket.clone();
-        let usual = || Some(PathBuf::from(SOCKET)).filter(|path| path.exists());
+        let usual = || Some(PathBuf::from(CONTROL_SOCKET)).filter(|path| path.exists());
         let socket = place.control.clone().or_else(of_file).or_else(usual);
         let target = socket.map(|socket| {
-            let client = Client::connect(&socket, ANSWER_TIME).map_err(|failure| failure.to_string());
+            let client = Client::connect(&ControlOptions::of_socket(&socket), ANSWER_TIME)
+                .map_err(|failure| failure.to_string());
             (socket, client)
         });
         Self { machine: Machine { root: "/".into() }, file, path, target }

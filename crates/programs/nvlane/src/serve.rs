@@ -33,9 +33,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use store::{Size, Spec};
 use subsystem::config::{
-    ConfigFile, ConfigPlace, ListenerConfig, LivePage, MemcachedAddress, MemcachedListenerConfig,
-    NamespaceConfig, PoolConfig, Problem, SecretSources, SubsystemConfig, TargetConfig, Threads, TlsPolicy,
-    listen_address,
+    CallerName, ConfigFile, ConfigPlace, ListenerConfig, LivePage, MemcachedAddress, MemcachedListenerConfig,
+    NamespaceConfig, PoolConfig, Problem, SecretSource, SecretSources, SubsystemConfig, TargetConfig,
+    Threads, TlsPolicy, listen_address,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -46,7 +46,7 @@ use subsystem::slow_threshold::SlowThreshold;
 use wire::discovery::IO_PORT;
 use wire::nqn::Nqn;
 
-use self::control_calls::WaitingCall;
+use self::control_calls::{Places, WaitingCall};
 use self::device_queues::DeviceQueues;
 use self::metrics_server::MetricsServer;
 use self::pools::Pools;
@@ -87,7 +87,8 @@ placement falls back to load. --state FILE shows the placements, and which busy-
 
 --control SOCKET lets `nvlane ctl` see and change everything without an editor: `nvlane ctl namespace add --size 1G`. Changes are kept in \
 --changes FILE and made again at the next start; where the configuration file was edited since, the file wins. `nvlane ctl diff` shows what \
-differs from the file.
+differs from the file. --control-tls does the same for callers on other machines, each with a key of its own: \
+`--control-tls 192.0.2.1:9421 --control-key csi=/etc/nvlane/csi.key`.
 
 --audit FILE records which hosts were accepted and which were refused: {\"time\":…,\"event\":\"connect_refused\",\"peer\":…,\"host\":…,\"status\":…}. It has \
 no secrets, its text is printable ASCII, and each kind of line is limited to 500 at once and 10 per second: lines_omitted counts the \
@@ -188,6 +189,14 @@ pub(crate) struct TargetArguments {
     /// Changes are applied as a reload applies them.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+    /// Address at which callers on other machines do what `nvlane ctl` does, over TLS 1.3: `nvlane ctl --control
+    /// tls://NAME@HOST:PORT`. Nobody is let in but the callers of --control-key. [port: 9421]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = control_calls::address)]
+    control_tls: Option<SocketAddr>,
+    /// A caller of --control-tls and the file with its pre-shared key (NVMeTLSkey-1:…, see `nvlane keys generate --tls`), or
+    /// keyring:NAME. May be given several times.
+    #[arg(long, value_name = "NAME=FILE", value_parser = control_calls::caller_key)]
+    control_key: Vec<(CallerName, SecretSource)>,
     /// File that keeps the changes made with `nvlane ctl` over the configuration file, which stays untouched.
     /// [default: changes.json in systemd's state directory, else the configuration file's name with .changes behind it]
     #[arg(long, value_name = "FILE")]
@@ -250,7 +259,7 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
     let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
     let base = configure(arguments, file.as_ref())?;
     StateFile::check(arguments.state.as_deref())?;
-    let socket = control_calls::open(&base)?;
+    let places = Places::open(&base)?;
     let control = control_calls::start(&base, config_path.as_deref())?;
     let config = control.config().clone();
     // Fast while the process has few threads.
@@ -269,15 +278,13 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
     if let Some(watch) = manager.watch(target.observer()).context("watchdog of the service manager")? {
         start_thread(watch)?;
     }
-    if let Some(socket) = &socket {
-        control_calls::serve(socket, &target, &metrics, wakes.clone())?;
-    }
+    places.serve(&target, &metrics, &wakes)?;
 
     let serving = Serving { arguments, config: base, mask, manager };
     let device_queues = DeviceQueues::new(&arguments.adq_record);
     let pools = Pools::new(&config.pools);
     let file = StateFile::new(arguments.state.as_deref());
-    serving.run(Parts { target, control, metrics, file, device_queues, pools }, wakes, &wake)
+    serving.run(Parts { target, control, places, metrics, file, device_queues, pools }, wakes, &wake)
 }
 
 /// Starts the thread that takes the signals of this process: the others, which inherit the mask of the main thread, have
@@ -348,6 +355,7 @@ struct Serving<'a> {
 struct Parts {
     target: Target,
     control: Control,
+    places: Places,
     metrics: MetricsServer,
     file: StateFile,
     device_queues: DeviceQueues,
@@ -512,7 +520,7 @@ impl Serving<'_> {
         self.manager.tell(format_args!("READY=1\nSTATUS={namespace_count} namespaces at {addresses}{more}"));
     }
 
-    fn reload(&self, Parts { target, control, metrics, pools, .. }: &mut Parts) -> Report {
+    fn reload(&self, Parts { target, control, places, metrics, pools, .. }: &mut Parts) -> Report {
         let wanted = match &self.arguments.config {
             Some(path) => ConfigFile::read(path).map_err(|errors| errors.to_string()).and_then(|file| {
                 configure(self.arguments, Some(&file)).map_err(|failure| failure.to_string())
@@ -527,6 +535,7 @@ impl Serving<'_> {
                 let mut report = target.reload(control.config());
                 let line = |text| ReportLine { outcome: ChangeOutcome::Done, text };
                 report.lines.splice(..0, dropped.iter().map(control_calls::dropped_line).map(line));
+                report.lines.extend(places.follow(control.config()));
                 report.lines.extend(metrics.follow(&control.config().metrics));
                 report.lines.extend(pools.refusals(&control.config().pools));
                 report.lines.extend(pools.follow(&control.config().pools));
@@ -659,6 +668,10 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
             *path = Some(std::path::absolute(given).map_err(Failure::usage)?);
         }
     }
+    if let Some(address) = arguments.control_tls {
+        config.control.tls = Some(address);
+    }
+    config.control.tls_keys.extend(arguments.control_key.iter().cloned());
     if let Some(slow) = arguments.slow {
         config.log.slow = slow;
     }

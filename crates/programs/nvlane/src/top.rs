@@ -11,17 +11,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use command_line::control_place::{CONTROL_SOCKET, control_key};
 use command_line::exit::{Ended, Failure};
 use command_line::output::{Output, write, write_json};
 use metrics::live::Live;
 use ratatui_core::backend::Backend;
 use ratatui_core::terminal::Terminal;
+use subsystem::config::SecretSource;
 
 use self::draw::{Around, Choice, draw};
 use self::screen::{Event, Screen};
 use self::source::{Place, Source};
 use self::view::{View, age};
-use crate::ctl::SOCKET;
 use crate::serve::start_thread;
 
 #[derive(Debug, Args)]
@@ -39,10 +40,13 @@ waited for.
 
 Without a terminal, everything is printed once, as text.")]
 pub(crate) struct TopArguments {
-    /// The control socket of the target (a path), or its metrics port; of another machine, only if that was started with
-    /// --live-page any.
-    #[arg(value_name = "SOCKET|ADDR:PORT", env = "NVLANE_CONTROL", default_value = SOCKET)]
+    /// The control socket of the target (a path), its port for calls from other machines (tls://NAME@HOST:PORT), or its
+    /// metrics port; that of another machine only if it was started with --live-page any.
+    #[arg(value_name = "SOCKET|ADDR:PORT|tls://NAME@HOST:PORT", env = "NVLANE_CONTROL", default_value = CONTROL_SOCKET)]
     target: String,
+    /// File with the key of the caller in tls://NAME@HOST:PORT.
+    #[arg(long, value_name = "FILE", env = "NVLANE_CONTROL_KEY", value_parser = control_key)]
+    control_key: Option<SecretSource>,
     /// Seconds between two looks, 0.1 to 3600.
     #[arg(long, short = 'i', value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -59,7 +63,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn top(arguments: &TopArguments) -> Ended {
-    let place = Place::named(&arguments.target)?;
+    let place = Place::named(&arguments.target, arguments.control_key.clone())?;
     let mut source = Source::new(place.clone());
     // What is wrong with the place is told before the terminal is taken.
     let first = source.ask()?;

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use command_line::control_place::ControlOptions;
 use command_line::exit::{Ended, Failure};
 use command_line::output::escaped_json;
 use command_line::values::run_time;
@@ -18,7 +18,6 @@ use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wire::text::without_hidden;
 
-use crate::ctl::SOCKET;
 use crate::ctl::client::Client;
 
 /// Interval at which events are read.
@@ -43,9 +42,8 @@ not traced.
 The target records only while a trace runs, and costs nothing otherwise. Each of its reactors keeps the newest --keep events until they are read, \
 about 100 bytes each; events that are lost are counted, and the last line says so. Ctrl-C ends the trace and prints what there is.")]
 pub(crate) struct TraceArguments {
-    /// The control socket of the target (its option --control).
-    #[arg(long, value_name = "SOCKET", env = "NVLANE_CONTROL", default_value = SOCKET)]
-    control: PathBuf,
+    #[command(flatten)]
+    control: ControlOptions,
     /// How long to trace, up to an hour.
     #[arg(short, long, value_name = "SECONDS", default_value = "10", value_parser = run_time)]
     time: Duration,

@@ -69,6 +69,9 @@ pub struct RawMetrics {
 pub struct RawControl {
     pub socket: Option<Spanned<PathBuf>>,
     pub changes: Option<Spanned<PathBuf>>,
+    pub tls: Option<Spanned<String>>,
+    #[serde(default)]
+    pub tls_keys: BTreeMap<Spanned<String>, Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]

@@ -1,7 +1,7 @@
-//! Changes of a running target by callers on its machine: JSON-RPC over a Unix socket.
+//! Changes of a running target by callers: JSON-RPC over a Unix socket, or over TLS.
 //!
 //! ```text
-//! import, socket ▶ dispatch ▶ spdk ▶ methods, volumes ▶ control ▶ changes_file, tree
+//! import, socket, port ▶ dispatch ▶ spdk ▶ methods, volumes ▶ control ▶ changes_file, tree
 //! ```
 //!
 //! A change is an edit of the configuration as a tree of tables. [`Control`] holds the tree of the operator's
@@ -18,6 +18,7 @@ pub mod import;
 mod methods;
 mod names;
 pub mod noun;
+pub mod port;
 pub mod rpc;
 pub mod socket;
 mod spdk;

@@ -1,6 +1,8 @@
-//! The control socket: who may use it, and a thread for each connection, with bounded numbers of both.
+//! The control socket: who may use it, and a thread for each connection, with bounded numbers of both. The
+//! [port](crate::port) for callers on other machines has the same conversations.
 
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use linux::private_socket::PrivateSocket;
 use serde_json::Value;
-use subsystem::audit::Caller;
+use subsystem::audit::{Caller, Process};
 
 use crate::error::CallError;
 use crate::rpc::{Call, Splitter, answer, refused, unusable};
@@ -18,13 +20,13 @@ use crate::rpc::{Call, Splitter, answer, refused, unusable};
 pub const CONNECTION_COUNT_MAX: usize = 32;
 
 /// Time for a caller to take a piece of a response.
-const SEND_TIME: Duration = Duration::from_secs(5);
+pub(crate) const SEND_TIME: Duration = Duration::from_secs(5);
 
 /// Interval at which a connection is checked that sends nothing.
-const LOOK_TIME: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_TIME: Duration = Duration::from_secs(1);
 
 /// Stack of a connection's thread: JSON of the greatest depth fits.
-const STACK_BYTES: usize = 1 << 20;
+pub(crate) const STACK_BYTES: usize = 1 << 20;
 
 /// An open control socket. Its file is removed with it.
 #[derive(Debug)]
@@ -36,10 +38,13 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why it is refused.
-    fn perform(&self, call: Call, caller: Caller) -> Result<Value, CallError>;
+    fn perform(&self, call: Call, caller: &Caller) -> Result<Value, CallError>;
 
     /// Notes a process that may not call.
     fn refuse(&self, caller: Caller);
+
+    /// Notes a peer that may not call, and why.
+    fn refuse_peer(&self, peer: SocketAddr, reason: &str);
 }
 
 impl ControlSocket {
@@ -82,9 +87,9 @@ impl ControlSocket {
 }
 
 /// The process at the other end.
-fn caller_of(connection: &UnixStream) -> io::Result<Caller> {
+fn process_of(connection: &UnixStream) -> io::Result<Process> {
     let peer = rustix::net::sockopt::socket_peercred(connection)?;
-    Ok(Caller {
+    Ok(Process {
         pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
         uid: peer.uid.as_raw(),
         gid: peer.gid.as_raw(),
@@ -92,26 +97,27 @@ fn caller_of(connection: &UnixStream) -> io::Result<Caller> {
 }
 
 fn start(connection: UnixStream, service: &Arc<impl Service>, count: &Arc<AtomicUsize>) {
-    let Ok(caller) = caller_of(&connection) else { return };
+    let Ok(process) = process_of(&connection) else { return };
     let _ = connection.set_write_timeout(Some(SEND_TIME));
     let user = rustix::process::geteuid().as_raw();
-    if caller.uid != user && caller.uid != 0 {
+    if process.uid != user && process.uid != 0 {
         tracing::warn!(
-            uid = caller.uid,
-            pid = caller.pid,
+            uid = process.uid,
+            pid = process.pid,
             "control socket: a process of another user was refused"
         );
-        service.refuse(caller);
-        return say(&connection, &refused("only the target's user and root may use this socket"));
+        service.refuse(Caller::Process(process));
+        return say(&mut &connection, &refused("only the target's user and root may use this socket"));
     }
     if count.fetch_add(1, Ordering::Relaxed) >= CONNECTION_COUNT_MAX {
         count.fetch_sub(1, Ordering::Relaxed);
-        return say(&connection, &refused("too many connections: close one, and try again"));
+        return say(&mut &connection, &refused("too many connections: close one, and try again"));
     }
     let (service, counted) = (Arc::clone(service), Arc::clone(count));
     let thread = std::thread::Builder::new().name("control".into()).stack_size(STACK_BYTES);
     let served = thread.spawn(move || {
-        converse(&connection, caller, &*service);
+        let _ = connection.set_read_timeout(Some(LOOK_TIME));
+        converse(&mut &connection, &Caller::Process(process), &*service);
         counted.fetch_sub(1, Ordering::Relaxed);
     });
     if let Err(error) = served {
@@ -121,13 +127,12 @@ fn start(connection: UnixStream, service: &Arc<impl Service>, count: &Arc<Atomic
 }
 
 /// A caller that reads nothing loses its connection.
-fn say(mut connection: &UnixStream, bytes: &[u8]) {
+pub(crate) fn say(connection: &mut impl Write, bytes: &[u8]) {
     let _ = connection.write_all(bytes).and_then(|()| connection.write_all(b"\n"));
 }
 
-/// Serves a connection until its end.
-fn converse(mut connection: &UnixStream, caller: Caller, service: &impl Service) {
-    let _ = connection.set_read_timeout(Some(LOOK_TIME));
+/// Serves a connection until its end. Reads of it end after [`LOOK_TIME`], and writes after [`SEND_TIME`].
+pub(crate) fn converse(connection: &mut (impl Read + Write), caller: &Caller, service: &impl Service) {
     let mut splitter = Splitter::default();
     let mut buffer = vec![0; 16 << 10];
     loop {

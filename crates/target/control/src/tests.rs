@@ -3,6 +3,7 @@
 mod crashes;
 mod imports;
 mod merging;
+mod port;
 mod requests;
 mod spdk_methods;
 mod volumes;

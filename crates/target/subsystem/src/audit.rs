@@ -14,11 +14,12 @@ mod line;
 mod queue;
 mod writer;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use event::{Caller, OfMemcached, TlsInUse};
+pub use event::{Caller, OfMemcached, Process, TlsInUse};
 pub(crate) use event::{Event, OfQueue};
 pub(crate) use file::inspect;
 use file::{is_passing, open};
@@ -45,10 +46,19 @@ impl Recorder {
         self.record(|| Event::ControlRefused(caller));
     }
 
-    /// Records a change that a process has asked for through the control socket, and why it was refused, if it was.
-    pub fn control_changed(&self, caller: Caller, method: &str, object: &str, refusal: Option<&str>) {
-        let (method, object, refusal) = (method.into(), object.into(), refusal.map(Into::into));
-        self.record(|| Event::ControlChanged { caller, method, object, refusal });
+    /// Records a peer that the control port has refused, and why.
+    pub fn control_peer_refused(&self, peer: SocketAddr, reason: &str) {
+        self.record(|| Event::ControlPeerRefused { peer, reason: reason.to_owned() });
+    }
+
+    /// Records a change that a caller has asked for, and why it was refused, if it was.
+    pub fn control_changed(&self, caller: &Caller, method: &str, object: &str, refusal: Option<&str>) {
+        self.record(|| Event::ControlChanged {
+            caller: caller.clone(),
+            method: method.into(),
+            object: object.into(),
+            refusal: refusal.map(Into::into),
+        });
     }
 
     /// Whether there is an audit log.

@@ -58,7 +58,7 @@ pub use secret_texts::SecretText;
 pub use secrets::{
     AuthenticationConfig, SecretSource, SecretSources, TlsKeySources, read_secret, read_secret_file,
 };
-pub use security::tls::{ClientCertificates, Policy as TlsPolicy};
+pub use security::tls::{CallerName, ClientCertificates, Policy as TlsPolicy};
 
 /// Configuration of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,14 +98,29 @@ pub struct LogConfig {
     pub slow: SlowThreshold,
 }
 
-/// Configuration of the control socket.
+/// Configuration of control calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlConfig {
     /// The Unix socket; `None` for no control.
     pub socket: Option<PathBuf>,
     /// The file that keeps the changes made through it; `None` for the default.
     pub changes: Option<PathBuf>,
+    /// The port for callers on other machines, with TLS; `None` for none.
+    pub tls: Option<SocketAddr>,
+    /// Where the pre-shared keys of its callers are, by the callers' names.
+    pub tls_keys: BTreeMap<CallerName, SecretSource>,
 }
+
+impl ControlConfig {
+    /// Whether there is a place for calls.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.socket.is_some() || self.tls.is_some()
+    }
+}
+
+/// Port of control calls over TLS, unless another is named.
+pub const CONTROL_PORT: u16 = 9421;
 
 /// Configuration of metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

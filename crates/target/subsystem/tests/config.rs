@@ -719,7 +719,7 @@ fn a_configuration_is_written_as_it_is_read() {
         [reactors]\ncores = \"0-1\"\nengine = \"epoll\"\ndoorbell = \"fixed:4,8192,20\"\nspin = \"never\"\nplacement = \"queue\"\n\
         busy_poll_us = 50\nprefer_busy_poll = true\nbusy_poll_budget = 9\nreceive = \"pdu\"\nin_place = 20000\nzero_copy = \"64K\"\n\
         pool = \"96M\"\n[limits]\ntransfer = \"2M\"\nin_capsule = 4096\nwindows = 3\nalignment = 8\nconnections = 77\n\
-        [timeouts]\npdu_s = 7\nsecret_overlap_s = 0\n[audit]\nfile = \"/a\"\n[control]\nsocket = \"/c\"\nchanges = \"/d\"\n[metrics]\naddress = \"127.0.0.1:9\"\nlive_page = \"any\"\n\
+        [timeouts]\npdu_s = 7\nsecret_overlap_s = 0\n[audit]\nfile = \"/a\"\n[control]\nsocket = \"/c\"\nchanges = \"/d\"\ntls = \"192.0.2.1\"\ntls_keys = { csi = \"file:/k\", ops = \"env:O\" }\n[metrics]\naddress = \"127.0.0.1:9\"\nlive_page = \"any\"\n\
         [log]\nslow = \"1500us\"\n\
         [discovery]\nnqn = \"nqn.2026-01.io.nvlane:d\"\n[[discovery.referral]]\naddress = \"192.0.2.1\"\n\
         [[listener]]\naddress = \"[::1]\"\nadvertise = \"192.0.2.9:7\"\ndoorbell = \"turn\"\nallow = [\"10.0.0.0/8\", \"192.0.2.7\"]\ntls = \"required\"\n\

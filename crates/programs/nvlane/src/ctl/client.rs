@@ -1,10 +1,9 @@
-//! The other end of a control socket.
+//! The other end of a control socket or port.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use command_line::control_place::{ControlConnection, ControlOptions, ControlPlace};
 use command_line::exit::{Failure, Kind};
 use control::CallError;
 use serde_json::{Map, Value, json};
@@ -15,40 +14,36 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 /// A connection to a target.
 #[derive(Debug)]
 pub(crate) struct Client {
-    path: PathBuf,
-    connection: BufReader<UnixStream>,
+    place: ControlPlace,
+    connection: BufReader<ControlConnection>,
     timeout: Duration,
 }
 
 impl Client {
-    /// Connects to a socket.
+    /// Connects to a target.
     ///
     /// # Errors
     /// There is none, or this user may not use it.
-    pub(crate) fn open(path: &Path, timeout: Duration) -> io::Result<Self> {
-        let connection = UnixStream::connect(path)?;
-        connection.set_read_timeout(Some(timeout))?;
-        connection.set_write_timeout(Some(timeout))?;
-        Ok(Self { path: path.to_owned(), connection: BufReader::new(connection), timeout })
+    pub(crate) fn open(target: &ControlOptions, timeout: Duration) -> io::Result<Self> {
+        let connection = BufReader::new(target.connect(timeout)?);
+        Ok(Self { place: target.control.clone(), connection, timeout })
     }
 
-    pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Self, Failure> {
-        Self::open(path, timeout).map_err(|error| {
-            let shown = path.display();
-            let hint = match error.kind() {
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                    ": no target serves it. Start one with nvlane target --control SOCKET, or name its socket with --control"
-                }
-                ErrorKind::PermissionDenied => ": use this command as the target's user, or as root",
-                _ => "",
+    pub(crate) fn connect(target: &ControlOptions, timeout: Duration) -> Result<Self, Failure> {
+        Self::open(target, timeout).map_err(|error| {
+            let place = &target.control;
+            let kind = match error.kind() {
+                ErrorKind::InvalidInput => Kind::Usage,
+                _ => Kind::Unreachable,
             };
-            Failure::new(Kind::Unreachable, format!("cannot connect to {shown}: {error}{hint}"))
+            Failure::new(kind, format!("cannot connect to {place}: {error}{}", place.hint(&error)))
         })
     }
 
-    /// The process of the target.
+    /// The process of the target, if it is on this machine.
     pub(crate) fn pid(&self) -> Option<u32> {
-        let peer = rustix::net::sockopt::socket_peercred(self.connection.get_ref()).ok()?;
+        let ControlConnection::Socket(socket) = self.connection.get_ref() else { return None };
+        let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
         u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
     }
 
@@ -59,7 +54,7 @@ impl Client {
         let mut line = Vec::new();
         let received =
             sent.and_then(|()| (&mut self.connection).take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line));
-        let (shown, seconds) = (self.path.display(), self.timeout.as_secs());
+        let (shown, seconds) = (&self.place, self.timeout.as_secs());
         received.map_err(|error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::new(
                 Kind::Failed,

@@ -1,20 +1,25 @@
-//! The control socket of a target: its calls are carried out on the thread that reloads.
+//! The control socket and port of a target: their calls are carried out on the thread that reloads.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use command_line::exit::Failure;
+use command_line::secret_argument::source_of;
+use control::port::ControlPort;
 use control::rpc::Call;
 use control::socket::{ControlSocket, Service};
 use control::trace::TraceRequest;
 use control::{CallError, Control, Difference, Plant};
 use serde_json::{Value, json};
 use subsystem::audit::{Caller, Recorder};
-use subsystem::config::TargetConfig;
-use subsystem::operator::{ChangeOutcome, Outline, Report};
+use subsystem::config::{
+    CONTROL_PORT, CallerName, ControlConfig, Problem, SecretSource, TargetConfig, listen_address,
+};
+use subsystem::operator::{ChangeOutcome, Outline, Report, ReportLine};
 use subsystem::server::{Target, TraceError};
 use wire::text::without_hidden;
 
@@ -36,16 +41,86 @@ impl WaitingCall {
     }
 }
 
-/// Opens the control socket, if there is to be one.
-pub(super) fn open(config: &TargetConfig) -> Result<Option<ControlSocket>, Failure> {
-    let Some(path) = &config.control.socket else { return Ok(None) };
-    let opened = ControlSocket::open(path);
-    opened.map(Some).map_err(|why| Failure::usage(format!("control socket {}: {why}", path.display())))
+/// Parses `--control-tls`.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    listen_address(text, CONTROL_PORT)
+}
+
+/// Parses `--control-key`.
+pub(super) fn caller_key(text: &str) -> Result<(CallerName, SecretSource), String> {
+    let (name, source) = text.split_once('=').ok_or("write NAME=FILE, as in csi=/etc/nvlane/csi.key")?;
+    let name = name.parse::<CallerName>().map_err(|error| error.to_string())?;
+    Ok((name, source_of(Path::new(source)).map_err(|failure| failure.to_string())?))
+}
+
+/// Where a target takes calls.
+pub(super) struct Places {
+    socket: Option<ControlSocket>,
+    port: Option<ControlPort>,
+}
+
+impl Places {
+    /// Opens the control socket and the port, if there are to be any.
+    pub(super) fn open(config: &TargetConfig) -> Result<Self, Failure> {
+        let ControlConfig { socket, tls, .. } = &config.control;
+        let socket = socket.as_ref().map(|path| {
+            let opened = ControlSocket::open(path);
+            opened.map_err(|why| Failure::usage(format!("control socket {}: {why}", path.display())))
+        });
+        let port = tls.map(|address| {
+            let callers = config.read_control_keys().map_err(|problems| Failure::usage(joined(&problems)))?;
+            ControlPort::open(address, callers)
+                .map_err(|why| Failure::usage(format!("control port {address}: {why}")))
+        });
+        Ok(Self { socket: socket.transpose()?, port: port.transpose()? })
+    }
+
+    /// Serves calls from now on.
+    pub(super) fn serve(
+        &self,
+        target: &Target,
+        metrics: &MetricsServer,
+        wakes: &Sender<Wake>,
+    ) -> anyhow::Result<()> {
+        let live = Mutex::new(metrics.live_state());
+        let calls = Calls { wakes: Mutex::new(wakes.clone()), live, recorder: target.recorder() };
+        let calls = Arc::new(calls);
+        if let Some(socket) = &self.socket {
+            socket.serve(Arc::clone(&calls)).context("cannot start the thread of the control socket")?;
+            tracing::info!(socket = %socket.path().display(), "control socket open for this user and root");
+        }
+        if let Some(port) = &self.port {
+            port.serve(calls).context("cannot start the thread of the control port")?;
+            tracing::info!(address = %port.address(), "control port open for callers with a key");
+        }
+        Ok(())
+    }
+
+    /// Takes the keys of callers as they are configured and stored now. Returns the change.
+    pub(super) fn follow(&self, config: &TargetConfig) -> Option<ReportLine> {
+        // With another address, the port stays as it is until the target is started again.
+        let port = self.port.as_ref().filter(|_| config.control.tls.is_some())?;
+        match config.read_control_keys() {
+            Ok(callers) => port.replace(callers).then(|| {
+                let text = "take the changed keys of the control port, and end its connections: done".into();
+                ReportLine { outcome: ChangeOutcome::Done, text }
+            }),
+            Err(problems) => {
+                let text = format!("take the keys of the control port: not done, {}", joined(&problems));
+                Some(ReportLine { outcome: ChangeOutcome::Failed, text })
+            }
+        }
+    }
+}
+
+fn joined(problems: &[Problem]) -> String {
+    let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+    messages.join("\n")
 }
 
 /// Adds the kept changes to the configuration.
 pub(super) fn start(base: &TargetConfig, config_path: Option<&Path>) -> Result<Control, Failure> {
-    let file = base.control.socket.as_ref().and_then(|_| changes_file(base, config_path));
+    let file = base.control.is_on().then(|| changes_file(base, config_path)).flatten();
     let started = Control::start(base, file.as_deref()).map_err(Failure::usage)?;
     for difference in &started.dropped {
         tracing::warn!("{}", dropped_line(difference));
@@ -86,13 +161,13 @@ struct Calls {
 }
 
 impl Service for Calls {
-    fn perform(&self, call: Call, caller: Caller) -> Result<Value, CallError> {
+    fn perform(&self, call: Call, caller: &Caller) -> Result<Value, CallError> {
         if call.is_live() {
             let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
             return live.ask().map_err(CallError::refused);
         }
         let (answer, received) = channel();
-        let waiting = WaitingCall { call, caller, answer };
+        let waiting = WaitingCall { call, caller: caller.clone(), answer };
         let sent = self.wakes.lock().unwrap_or_else(PoisonError::into_inner).send(Wake::Call(waiting));
         sent.map_err(|_| CallError::ending())?;
         received.recv().unwrap_or_else(|_| Err(CallError::ending()))
@@ -101,20 +176,10 @@ impl Service for Calls {
     fn refuse(&self, caller: Caller) {
         self.recorder.control_refused(caller);
     }
-}
 
-/// Serves calls from now on.
-pub(super) fn serve(
-    socket: &ControlSocket,
-    target: &Target,
-    metrics: &MetricsServer,
-    wakes: Sender<Wake>,
-) -> anyhow::Result<()> {
-    let live = Mutex::new(metrics.live_state());
-    let calls = Calls { wakes: Mutex::new(wakes), live, recorder: target.recorder() };
-    socket.serve(Arc::new(calls)).context("cannot start the thread of the control socket")?;
-    tracing::info!(socket = %socket.path().display(), "control socket open for this user and root");
-    Ok(())
+    fn refuse_peer(&self, peer: SocketAddr, reason: &str) {
+        self.recorder.control_peer_refused(peer, reason);
+    }
 }
 
 /// The running target, its metrics and its pools.
@@ -211,17 +276,15 @@ pub(super) fn perform(
         let object = call.object();
         let (method, object) = (&call.method, without_hidden(&object, false));
         let refusal = answer.as_ref().err().map(|error| error.message.as_str());
-        target.recorder().control_changed(*caller, method, &object, refusal);
+        target.recorder().control_changed(caller, method, &object, refusal);
         match refusal {
             None => tracing::info!(
-                uid = caller.uid,
-                pid = caller.pid,
+                %caller,
                 revision = control.revision(),
                 "control: {method} {object}"
             ),
             Some(why) => tracing::warn!(
-                uid = caller.uid,
-                pid = caller.pid,
+                %caller,
                 "control: {method} {object} refused: {why}"
             ),
         }

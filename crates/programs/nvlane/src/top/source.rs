@@ -3,13 +3,14 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use command_line::control_place::{ControlOptions, ControlPlace};
 use command_line::exit::{Failure, Kind};
 use metrics::live::Live;
 use serde_json::Map;
-use subsystem::config::{METRICS_PORT, listen_address};
+use subsystem::config::{METRICS_PORT, SecretSource, listen_address};
 
 use crate::ctl::client::Client;
 
@@ -20,29 +21,31 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 /// A place to ask.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Place {
-    Socket(PathBuf),
+    Control(ControlOptions),
     Port(SocketAddr),
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Socket(path) => path.display().fmt(f),
+            Self::Control(target) => target.control.fmt(f),
             Self::Port(address) => address.fmt(f),
         }
     }
 }
 
 impl Place {
-    /// The place that a word of the command line names: what has a slash, or is a file, is a socket.
+    /// The place that a word of the command line names: what has a slash, or is a file, is for control calls. `key` is for
+    /// those to another machine.
     ///
     /// # Errors
     /// It is neither a file nor an address.
-    pub(super) fn named(word: &str) -> Result<Self, Failure> {
+    pub(super) fn named(word: &str, control_key: Option<SecretSource>) -> Result<Self, Failure> {
         if word.contains('/') || Path::new(word).exists() {
-            return Ok(Self::Socket(word.into()));
+            let control = ControlPlace::named(word.into()).map_err(Failure::usage)?;
+            return Ok(Self::Control(ControlOptions { control, control_key }));
         }
         if let Ok(address) = listen_address(word, METRICS_PORT) {
             return Ok(Self::Port(address));
@@ -76,12 +79,13 @@ impl Source {
     pub(super) fn ask(&mut self) -> Result<Live, Failure> {
         match &self.place {
             Place::Port(address) => ask_port(*address),
-            Place::Socket(path) => {
+            Place::Control(target) => {
                 let mut client = match self.client.take() {
                     Some(client) => client,
-                    None => connect(path)?,
+                    None => connect(target)?,
                 };
-                let answer = client.call("live", &Map::new()).map_err(|failure| told(path, &failure))?;
+                let answer =
+                    client.call("live", &Map::new()).map_err(|failure| told(&target.control, &failure))?;
                 self.client = Some(client);
                 serde_json::from_value(answer).map_err(|_| other_version(&self.place))
             }
@@ -90,8 +94,8 @@ impl Source {
 }
 
 /// A failure of a call: something else may listen there.
-fn told(path: &Path, failure: &Failure) -> Failure {
-    let (text, shown) = (failure.to_string(), path.display().to_string());
+fn told(place: &ControlPlace, failure: &Failure) -> Failure {
+    let (text, shown) = (failure.to_string(), place.to_string());
     let text = text.strip_prefix(&format!("{shown}: ")).unwrap_or(&text);
     Failure::new(Kind::Unreachable, format!("{shown}: {text}: is this the control socket of a target?"))
 }
@@ -103,17 +107,17 @@ fn other_version(place: &Place) -> Failure {
     )
 }
 
-fn connect(path: &Path) -> Result<Client, Failure> {
-    Client::open(path, ANSWER_TIME).map_err(|error| {
-        let hint = match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+fn connect(target: &ControlOptions) -> Result<Client, Failure> {
+    Client::open(target, ANSWER_TIME).map_err(|error| {
+        let hint = match (&target.control, error.kind()) {
+            (ControlPlace::Socket(_), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 ": no target serves it. Name the socket of one (nvlane target --control SOCKET), or its metrics port \
                  (--metrics ADDR:PORT)"
             }
-            ErrorKind::PermissionDenied => ": use this command as the target's user, or as root",
-            _ => "",
+            (place, _) => place.hint(&error),
         };
-        Failure::new(Kind::Unreachable, format!("cannot connect to {}: {error}{hint}", path.display()))
+        let kind = if error.kind() == ErrorKind::InvalidInput { Kind::Usage } else { Kind::Unreachable };
+        Failure::new(kind, format!("cannot connect to {}: {error}{hint}", target.control))
     })
 }
 
@@ -165,10 +169,15 @@ mod tests {
 
     #[test]
     fn sockets_are_told_from_addresses() {
-        let of = |word: &str| Place::named(word).map_err(|failure| failure.to_string());
-        let port = |text: &str| Ok(Place::Port(text.parse().expect("an address")));
-        assert_eq!(of("/run/x.sock"), Ok(Place::Socket("/run/x.sock".into())));
-        assert_eq!(of("./x"), Ok(Place::Socket("./x".into())));
+        let of = |word: &str| {
+            let place = Place::named(word, None).map_err(|failure| failure.to_string())?;
+            Ok::<_, String>((matches!(place, Place::Port(_)), place.to_string()))
+        };
+        let port = |text: &str| Ok((true, text.to_owned()));
+        let control = |text: &str| Ok((false, text.to_owned()));
+        assert_eq!(of("/run/x.sock"), control("/run/x.sock"));
+        assert_eq!(of("./x"), control("./x"));
+        assert_eq!(of("tls://ops@127.0.0.1"), control("tls://ops@127.0.0.1:9421"));
         assert_eq!(of("127.0.0.1:9421"), port("127.0.0.1:9421"));
         assert_eq!(of("127.0.0.1"), port("127.0.0.1:9420"));
         assert_eq!(of("[::1]:1"), port("[::1]:1"));

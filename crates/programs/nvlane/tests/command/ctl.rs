@@ -112,6 +112,10 @@ impl Target {
         devices.iter().map(|device| device["NameSpace"].as_u64().expect("a number")).collect()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.as_ref().expect("it runs").id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let process = self.process.as_ref().expect("it runs");
         kill_process(Pid::from_child(process), signal).expect("it runs");
@@ -371,6 +375,87 @@ fn other_users_are_refused_and_recorded() {
             std::thread::sleep(Duration::from_millis(10));
         }
         assert!(target.log().contains("a process of another user was refused"));
+    }
+    target.end();
+}
+
+/// Waits until the audit log has a line with all of these.
+fn wait_for_audit(target: &Target, parts: &[&str]) {
+    // A thread of its own writes the audit log.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let audit = fs::read_to_string(target.path("audit")).expect("a log");
+        if audit.lines().any(|line| parts.iter().all(|part| line.contains(part))) {
+            return;
+        }
+        assert!(Instant::now() < until, "{parts:?}: {audit}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn callers_on_other_machines_have_a_name_and_a_key() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| directory.path().join(name);
+    let new_key = |name: &str| {
+        fs::write(file(name), run(["keys", "generate", "--tls"]).text()).expect("written");
+        fs::set_permissions(file(name), PermissionsExt::from_mode(0o600)).expect("set");
+    };
+    new_key("ops.key");
+    new_key("other.key");
+    let table = |keys: &str| format!("{TOML}[control]\ntls = \"127.0.0.1:0\"\n{keys}");
+    let keys = format!("tls_keys = {{ ops = \"file:{}\" }}\n", file("ops.key").display());
+    let target = Target::start_with(&table(&keys), &[("NVLANE_LOG", "info")]);
+    let log = target.log();
+    let (_, behind) = log.split_once("control port open for callers with a key").expect("it listens");
+    let (_, behind) = behind.split_once("127.0.0.1:").expect("its address");
+    let port: String = behind.chars().take_while(char::is_ascii_digit).collect();
+    let call = |caller: &str, key: Option<&str>, words: &[&str]| {
+        let mut command = nvlane();
+        command.arg("ctl").args(["--control", &format!("tls://{caller}@127.0.0.1:{port}")]);
+        if let Some(key) = key {
+            command.arg("--control-key").arg(file(key));
+        }
+        Ended::of(command.args(words))
+    };
+    call("ops", Some("ops.key"), &["namespace", "add", "--size", "1M"]).text();
+    assert_eq!(target.namespaces(), pairs(&[("1", "ram:1M"), ("2", "ram:1M")]));
+    wait_for_audit(
+        &target,
+        &["\"event\":\"control_changed\"", "\"peer\":\"127.0.0.1:", "\"caller\":\"ops\""],
+    );
+    for (caller, key, code, part) in [
+        ("ops", Some("other.key"), 4, "another key of it"),
+        ("web", Some("ops.key"), 4, "may know no caller web"),
+        ("ops", None, 2, "with --control-key"),
+        ("ops", Some("none.key"), 2, "No such file"),
+    ] {
+        let why = call(caller, key, &["namespace", "add", "--size", "1M"]).complaint(code);
+        assert!(why.contains(part), "{why}");
+    }
+    wait_for_audit(&target, &["\"event\":\"control_refused\"", "\"peer\":\"127.0.0.1:", "NVMe0R01 ops "]);
+    wait_for_audit(&target, &["\"event\":\"control_refused\"", "NVMe1R01 web "]);
+    assert_eq!(target.namespaces().len(), 2, "nothing was changed");
+    // A key is replaced, and an unreadable one keeps the last.
+    new_key("ops.key");
+    let told = target.ctl(&["reload"]).text();
+    assert!(told.contains("take the changed keys of the control port"), "{told}");
+    new_key("next.key");
+    call("ops", Some("next.key"), &["diff"]).complaint(4);
+    call("ops", Some("ops.key"), &["diff"]).text();
+    fs::write(file("ops.key"), "nonsense").expect("written");
+    let failed = target.ctl(&["reload"]);
+    assert!(failed.code == 1 && failed.stdout.contains("the key of ops"), "{failed:?}");
+    // What cannot work is found before it runs.
+    for (keys, part) in [
+        (String::new(), "nobody has a key for the control port"),
+        ("tls_keys = { \"a b\" = \"file:x\" }\n".into(), "the name of a caller"),
+        ("tls_keys = { ops = \"NVMeTLSkey-1:01:c2VjcmV0:\" }\n".into(), "file:PATH"),
+    ] {
+        fs::write(file("wrong.toml"), table(&keys)).expect("written");
+        let checked = Ended::of(nvlane().args(["check", "--config"]).arg(file("wrong.toml")));
+        assert!(checked.code != 0 && checked.stderr.contains(part), "{checked:?}");
+        assert!(!checked.stderr.contains("c2VjcmV0"), "{checked:?}");
     }
     target.end();
 }

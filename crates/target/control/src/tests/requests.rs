@@ -1,6 +1,7 @@
 //! Requests as bytes, also hostile ones, and the socket.
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -118,12 +119,17 @@ proptest! {
 }
 
 #[derive(Default)]
-struct Echo {
+pub(super) struct Echo {
     refused: Mutex<Vec<Caller>>,
+    /// Peers of the port that were refused, and why.
+    pub(super) peers: Mutex<Vec<(SocketAddr, String)>>,
+    /// Who has called.
+    pub(super) callers: Mutex<Vec<Caller>>,
 }
 
 impl Service for Echo {
-    fn perform(&self, call: Call, _: Caller) -> Result<Value, CallError> {
+    fn perform(&self, call: Call, caller: &Caller) -> Result<Value, CallError> {
+        self.callers.lock().expect("no panic").push(caller.clone());
         if call.method == "large" {
             return Ok("x".repeat(8 << 20).into());
         }
@@ -132,6 +138,10 @@ impl Service for Echo {
 
     fn refuse(&self, caller: Caller) {
         self.refused.lock().expect("no panic").push(caller);
+    }
+
+    fn refuse_peer(&self, peer: SocketAddr, reason: &str) {
+        self.peers.lock().expect("no panic").push((peer, reason.to_owned()));
     }
 }
 
@@ -142,7 +152,7 @@ fn serve(path: &Path) -> (ControlSocket, Arc<Echo>) {
     (socket, service)
 }
 
-fn ask(connection: &mut UnixStream, text: &str) -> Value {
+pub(super) fn ask(connection: &mut (impl Read + Write), text: &str) -> Value {
     connection.write_all(text.as_bytes()).expect("sent");
     let mut bytes = Vec::new();
     let mut byte = [0];

@@ -1,5 +1,6 @@
 //! The events of the audit log, each with the fields of its line.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use security::group::Group;
@@ -90,7 +91,9 @@ pub(crate) enum Event {
     },
     /// A process may not use the control socket.
     ControlRefused(Caller),
-    /// A process has asked for a change through the control socket.
+    /// A peer is no caller of the control port.
+    ControlPeerRefused { peer: SocketAddr, reason: String },
+    /// A caller of the control socket or port has asked for a change.
     ControlChanged {
         caller: Caller,
         method: String,
@@ -101,9 +104,23 @@ pub(crate) enum Event {
     },
 }
 
+/// Who makes control calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// A process at the control socket.
+    Process(Process),
+    /// A caller at the control port, by the name of its key.
+    Named {
+        /// The name.
+        name: String,
+        /// Its address.
+        peer: SocketAddr,
+    },
+}
+
 /// A process at the control socket, as the kernel names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub struct Process {
     /// Its id.
     pub pid: u32,
     /// Its user.
@@ -113,10 +130,27 @@ pub struct Caller {
 }
 
 impl Caller {
-    fn write(self, line: &mut Line<'_>) {
-        line.number("pid", self.pid.into());
-        line.number("uid", self.uid.into());
-        line.number("gid", self.gid.into());
+    fn write(&self, line: &mut Line<'_>) {
+        match self {
+            Self::Process(Process { pid, uid, gid }) => {
+                line.number("pid", (*pid).into());
+                line.number("uid", (*uid).into());
+                line.number("gid", (*gid).into());
+            }
+            Self::Named { name, peer } => {
+                line.optional("peer", Some(*peer));
+                line.text("caller", name);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(Process { pid, uid, .. }) => write!(f, "process {pid} of user {uid}"),
+            Self::Named { name, peer } => write!(f, "{name} at {peer}"),
+        }
     }
 }
 
@@ -228,7 +262,7 @@ impl Event {
             Self::MemcachedAuthenticationFailed(..) => "memcached authentication failed",
             Self::WriteRefused { .. } => "write refused",
             Self::Disconnected { .. } => "disconnected",
-            Self::ControlRefused(_) => "control refused",
+            Self::ControlRefused(_) | Self::ControlPeerRefused { .. } => "control refused",
             Self::ControlChanged { .. } => "control changed",
         }
     }
@@ -236,10 +270,12 @@ impl Event {
     /// Address of the peer that has caused it.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         match self {
-            Self::Started { .. }
-            | Self::Stopped {}
-            | Self::ControlRefused(_)
-            | Self::ControlChanged { .. } => None,
+            Self::Started { .. } | Self::Stopped {} => None,
+            Self::ControlRefused(caller) | Self::ControlChanged { caller, .. } => match caller {
+                Caller::Process(_) => None,
+                Caller::Named { peer, .. } => Some(*peer),
+            },
+            Self::ControlPeerRefused { peer, .. } => Some(*peer),
             Self::ConnectRefused { peer, .. } | Self::ConnectionRefused { peer, .. } => *peer,
             Self::MemcachedAuthenticated(client) | Self::MemcachedAuthenticationFailed(client) => client.peer,
             Self::Connected { queue, .. }
@@ -264,7 +300,7 @@ impl Event {
             Self::MemcachedAuthenticationFailed(..) => "memcached_authentication_failed",
             Self::WriteRefused { .. } => "write_refused",
             Self::Disconnected { .. } => "disconnected",
-            Self::ControlRefused(_) => "control_refused",
+            Self::ControlRefused(_) | Self::ControlPeerRefused { .. } => "control_refused",
             Self::ControlChanged { .. } => "control_changed",
         }
     }
@@ -334,6 +370,10 @@ impl Event {
                 line.optional("detail", detail.as_deref());
             }
             Self::ControlRefused(caller) => caller.write(line),
+            Self::ControlPeerRefused { peer, reason } => {
+                line.optional("peer", Some(*peer));
+                line.text("reason", reason);
+            }
             Self::ControlChanged { caller, method, object, refusal } => {
                 caller.write(line);
                 line.text("method", method);

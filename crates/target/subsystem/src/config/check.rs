@@ -159,9 +159,24 @@ impl TargetConfig {
                 findings.add(ConfigPlace::Control(key), message);
             }
         }
-        if control.socket.is_none() && control.changes.is_some() {
+        if !control.is_on() && control.changes.is_some() {
             let message = "changes are made through the control socket: add socket, or leave this out".into();
             findings.add(ConfigPlace::Control("changes"), message);
+        }
+        match control.tls {
+            Some(_) if control.tls_keys.is_empty() => {
+                let message = "nobody has a key for the control port: name each caller with its key, \
+                               tls_keys = { csi = \"file:PATH\" } (--control-key csi=file:PATH)";
+                findings.add(ConfigPlace::Control("tls"), message.into());
+            }
+            None if !control.tls_keys.is_empty() => {
+                let message = "there is no control port for these callers: add tls = \"ADDR:PORT\" (--control-tls ADDR:PORT)";
+                findings.add(ConfigPlace::Control("tls_keys"), message.into());
+            }
+            _ => {}
+        }
+        if let Some(message) = control.tls.and_then(not_listenable) {
+            findings.add(ConfigPlace::Control("tls"), message);
         }
     }
 

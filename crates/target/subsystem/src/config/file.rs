@@ -13,8 +13,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use config_file::{
-    RawDiscovery, RawFile, RawHost, RawHosts, RawLimits, RawListener, RawNamespace, RawPool, RawReactors,
-    RawSize, RawSubsystem, RawTimeouts,
+    RawControl, RawDiscovery, RawFile, RawHost, RawHosts, RawLimits, RawListener, RawNamespace, RawPool,
+    RawReactors, RawSize, RawSubsystem, RawTimeouts,
 };
 use linux::CoreList;
 use linux::small_file::SmallFile;
@@ -33,9 +33,10 @@ use wire::uuid::Uuid;
 use self::mistakes::explained;
 use self::rate_limits::rates;
 use super::{
-    AuditConfig, AuthenticationConfig, ConfigPlace, ControlConfig, DiscoveryConfig, ListenerConfig,
-    LogConfig, METRICS_PORT, MetricsConfig, NamespaceConfig, PoolConfig, Problem, ReactorConfig,
-    SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources, listen_address,
+    AuditConfig, AuthenticationConfig, CONTROL_PORT, ConfigPlace, ControlConfig, DiscoveryConfig,
+    ListenerConfig, LogConfig, METRICS_PORT, MetricsConfig, NamespaceConfig, PoolConfig, Problem,
+    ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources,
+    listen_address,
 };
 use crate::names::allow_list::AllowList;
 use crate::names::limits::Limits;
@@ -312,10 +313,7 @@ impl Reader<'_> {
         let subsystems = raw.subsystem.into_iter().enumerate();
         let subsystems = subsystems.filter_map(|(at, subsystem)| self.subsystem(at, subsystem)).collect();
         let audit = AuditConfig { file: self.kept(ConfigPlace::Audit, raw.audit.file) };
-        let control = ControlConfig {
-            socket: self.kept(ConfigPlace::Control("socket"), raw.control.socket),
-            changes: self.kept(ConfigPlace::Control("changes"), raw.control.changes),
-        };
+        let control = self.control(raw.control);
         let metrics = raw.metrics.address.and_then(|address| {
             let bound = self.address(&address, METRICS_PORT)?;
             self.spans.insert(ConfigPlace::Metrics, address.span());
@@ -339,6 +337,26 @@ impl Reader<'_> {
             control,
             metrics,
             log,
+        }
+    }
+
+    fn control(&mut self, raw: RawControl) -> ControlConfig {
+        let tls = raw.tls.and_then(|address| {
+            self.spans.insert(ConfigPlace::Control("tls"), address.span());
+            self.address(&address, CONTROL_PORT)
+        });
+        let mut tls_keys = BTreeMap::new();
+        for (name, source) in raw.tls_keys {
+            self.spans.entry(ConfigPlace::Control("tls_keys")).or_insert_with(|| name.span());
+            if let (Some(name), Some(source)) = (self.parsed(&name, ""), self.parsed(&source, "")) {
+                tls_keys.insert(name, source);
+            }
+        }
+        ControlConfig {
+            socket: self.kept(ConfigPlace::Control("socket"), raw.socket),
+            changes: self.kept(ConfigPlace::Control("changes"), raw.changes),
+            tls,
+            tls_keys,
         }
     }
 

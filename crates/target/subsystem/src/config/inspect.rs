@@ -35,6 +35,7 @@ impl TargetConfig {
         }
         problems.extend(self.read_secrets().err().unwrap_or_default());
         problems.extend(self.read_tls_keys().err().unwrap_or_default());
+        problems.extend(self.read_control_keys().err().unwrap_or_default());
         problems.extend(self.read_memcached_trust().err().unwrap_or_default());
         problems
     }

@@ -32,7 +32,8 @@ impl TargetConfig {
             .memcached
             .iter()
             .flat_map(|listener| listener.tls.iter().map(|tls| &tls.key).chain(&listener.users));
-        let mut sources: Vec<&SecretSource> = of_subsystems.chain(of_memcached).collect();
+        let mut sources: Vec<&SecretSource> =
+            of_subsystems.chain(of_memcached).chain(self.control.tls_keys.values()).collect();
         sources.sort_unstable();
         sources.dedup();
         sources

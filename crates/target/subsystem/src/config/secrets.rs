@@ -124,6 +124,26 @@ impl TargetConfig {
     }
 }
 
+impl TargetConfig {
+    /// Reads the keys of callers of the control port. May block.
+    ///
+    /// # Errors
+    /// Those that cannot be read.
+    pub fn read_control_keys(&self) -> Result<Keyring, Vec<Problem>> {
+        let (mut keys, mut problems) = (Vec::new(), Vec::new());
+        for (name, source) in &self.control.tls_keys {
+            match source.read::<TlsKey>() {
+                Ok(key) => keys.push((name.clone(), key)),
+                Err(message) => {
+                    let message = format!("the key of {name}: {message}");
+                    problems.push(Problem { place: ConfigPlace::Control("tls_keys"), message });
+                }
+            }
+        }
+        if problems.is_empty() { Ok(Keyring::of_callers(keys)) } else { Err(problems) }
+    }
+}
+
 impl SecretSources {
     fn read(&self) -> Result<Secrets, String> {
         let controller = self.controller.as_ref().map(SecretSource::read::<Secret>).transpose()?;

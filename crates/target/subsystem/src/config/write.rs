@@ -87,6 +87,12 @@ impl TargetConfig {
         let mut control = Writer::default();
         control.text("socket", self.control.socket.as_ref().map(|path| path.display()));
         control.text("changes", self.control.changes.as_ref().map(|path| path.display()));
+        control.text("tls", self.control.tls);
+        let mut tls_keys = Writer::default();
+        for (name, source) in &self.control.tls_keys {
+            tls_keys.set(&name.to_string(), source.to_string());
+        }
+        control.table("tls_keys", tls_keys);
         all.table("control", control);
         let mut metrics = Writer::default();
         metrics.text("address", self.metrics.address);

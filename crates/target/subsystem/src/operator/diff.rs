@@ -14,8 +14,8 @@ use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
 use crate::config::{
-    ListenerConfig, MemcachedAddress, MemcachedListenerConfig, Problem, ReactorConfig, ResolvedNamespace,
-    ResolvedSubsystem, TargetConfig,
+    ControlConfig, ListenerConfig, MemcachedAddress, MemcachedListenerConfig, Problem, ReactorConfig,
+    ResolvedNamespace, ResolvedSubsystem, TargetConfig,
 };
 use crate::names::identity::{TargetIdentity, storage_name};
 use crate::names::placement_policy::PlacementPolicy;
@@ -492,13 +492,15 @@ fn restart(running: &TargetConfig, wanted: &TargetConfig, changes: &mut Vec<Chan
     // These two change while the target runs.
     let (doorbell, placement) = (wanted.reactors.doorbell, wanted.reactors.placement);
     let reactors = ReactorConfig { doorbell, placement, ..running.reactors.clone() };
+    // The keys of callers are followed.
+    let control = ControlConfig { tls_keys: wanted.control.tls_keys.clone(), ..running.control.clone() };
     let differing = [
         ("reactors", reactors != wanted.reactors),
         ("machine", running.machine != wanted.machine),
         ("limits", running.limits != wanted.limits),
         ("timeouts", running.timeouts != wanted.timeouts),
         ("nqn of discovery", running.discovery.nqn != wanted.discovery.nqn),
-        ("control socket", running.control != wanted.control),
+        ("control socket", control != wanted.control),
     ];
     let differing = differing.iter().filter(|(_, differs)| *differs);
     changes.extend(differing.map(|(what, _)| Change::NeedsRestart((*what).to_owned())));
