@@ -4,5 +4,7 @@
 pub(crate) const NQN: &str = "nqn";
 /// `ADDR:PORT` of the target, with commas between several.
 pub(crate) const ADDRESSES: &str = "addresses";
+/// Names of the secrets that the node needs, with commas between several; missing if it needs none.
+pub(crate) const SECRETS: &str = "secrets";
 /// UUID of the namespace.
 pub(crate) const UUID: &str = "uuid";

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! endpoint ▶ route ▶ services ▶ identity
-//!                             ▶ controller ▶ target ▶ control_socket          the target's control socket
+//!                             ▶ controller ▶ target ▶ control_call            the target's control socket or port
 //!                             ▶ node ▶ node/linux                             the kernel's host, mounts
+//! authentication: secrets of nodes, and where the target has them
 //! csi_v1: messages of the interface; name, capability, topology, pending, refusal: what both sides need
 //! ```
 //!
@@ -12,9 +13,10 @@
 // All methods of the interface have one form (route.rs), whether they keep parts of the request or not.
 #![allow(clippy::needless_pass_by_value)]
 
+mod authentication;
 mod capability;
 mod context;
-mod control_socket;
+mod control_call;
 mod controller;
 /// Written by `cargo xtask csi-proto`.
 #[rustfmt::skip]
@@ -38,20 +40,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use command_line::control_place::{ControlOptions, control_key};
 use command_line::exit::{Ended, Failure, Kind};
 use command_line::logging::LogOptions;
 use command_line::{exit, logging, manual};
 use linux::private_socket::PrivateSocket;
+use subsystem::config::SecretSource;
 use wire::nqn::Nqn;
 
-use self::control_socket::ControlSocket;
+use self::authentication::OwnSecrets;
+use self::control_call::ControlCaller;
 use self::controller::Controller;
 use self::node::{LinuxMachine, Node};
 use self::services::Services;
 use self::target::Target;
-
-/// Where a target listens that says nothing else.
-const CONTROL: &str = "/run/nvlane/control.sock";
 
 /// What the NQNs of served volumes begin with.
 const NQN_PREFIX: &str = "nqn.2026-01.io.nvlane:csi";
@@ -65,6 +67,7 @@ const HOST_ID: &str = "/etc/nvme/hostid";
 
 const HELP: &str = "\
   nvlane-csi csi --endpoint unix:/csi/csi.sock --control /run/nvlane/control.sock --mode controller
+  nvlane-csi csi --endpoint unix:/csi/csi.sock --control tls://csi@192.0.2.1:9421 --control-key csi.key --mode controller
   nvlane-csi csi --endpoint unix:/csi/csi.sock --mode node
 
 The controller creates volumes in the target's pools (nvlane ctl pool add fast --dir /srv/fast) and serves each to the nodes that have \
@@ -121,9 +124,8 @@ struct CsiArguments {
     /// A segment of the topology from which the target is reached, such as topology.kubernetes.io/zone=a. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = topology::segment)]
     topology: Vec<(String, String)>,
-    /// The control socket of the target (its option --control).
-    #[arg(long, value_name = "SOCKET", env = "NVLANE_CONTROL", default_value = CONTROL, help_heading = "Controller")]
-    control: PathBuf,
+    #[command(flatten, next_help_heading = "Controller")]
+    control: ControlOptions,
     /// A pool that volumes may be in; the first one is the usual one. May be repeated. [default: all of the target]
     #[arg(long, value_name = "NAME", help_heading = "Controller")]
     pool: Vec<String>,
@@ -133,6 +135,13 @@ struct CsiArguments {
     /// Host NQN of this node, its name for the controller. [default: that in /etc/nvme/hostnqn]
     #[arg(long, value_name = "NQN", value_parser = node_id, help_heading = "Node")]
     node_id: Option<String>,
+    /// File with this node's secret (DHHC-1:…, see `nvlane keys generate`), or keyring:NAME: for volumes whose class has
+    /// dhchapSecret, and no secret in Kubernetes.
+    #[arg(long, value_name = "FILE", value_parser = control_key, help_heading = "Node")]
+    dhchap_secret: Option<SecretSource>,
+    /// File with the secret with which the target authenticates to this node, or keyring:NAME: for dhchapCtrlSecret.
+    #[arg(long, value_name = "FILE", value_parser = control_key, requires = "dhchap_secret", help_heading = "Node")]
+    dhchap_ctrl_secret: Option<SecretSource>,
     /// Volumes that this node may have at one time; 0 for any number.
     #[arg(long, value_name = "COUNT", default_value_t = 0, help_heading = "Node")]
     max_volumes: u32,
@@ -191,7 +200,7 @@ pub fn run() -> ExitCode {
 fn serve(arguments: CsiArguments) -> Ended {
     let topology: topology::Segments = arguments.topology.into_iter().collect();
     let controller = (arguments.mode != Mode::Node).then(|| Controller {
-        target: Target::new(ControlSocket::new(arguments.control)),
+        target: Target::new(ControlCaller::new(arguments.control)),
         pools: arguments.pool,
         nqn_prefix: arguments.nqn_prefix.clone(),
         portals: arguments.portal.iter().map(ToString::to_string).collect(),
@@ -208,6 +217,10 @@ fn serve(arguments: CsiArguments) -> Ended {
                 node_id: host_nqn,
                 nqn_prefix: arguments.nqn_prefix,
                 volume_count_max: arguments.max_volumes,
+                secrets: OwnSecrets {
+                    host: arguments.dhchap_secret,
+                    controller: arguments.dhchap_ctrl_secret,
+                },
                 topology: topology.clone(),
                 pending: Default::default(),
             })

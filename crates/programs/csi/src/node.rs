@@ -23,6 +23,7 @@ use tonic::Status;
 
 pub(crate) use self::linux::LinuxMachine;
 pub(crate) use self::machine::Machine;
+use crate::authentication::OwnSecrets;
 use crate::csi_v1::node_service_capability::rpc::Type;
 use crate::csi_v1::node_service_capability::{self, Rpc};
 use crate::csi_v1::{
@@ -42,6 +43,8 @@ pub(crate) struct Node {
     pub(crate) nqn_prefix: String,
     /// Volumes that it may have at one time; 0 without a limit.
     pub(crate) volume_count_max: u32,
+    /// Secrets that it has for volumes whose requests have none.
+    pub(crate) secrets: OwnSecrets,
     pub(crate) topology: Segments,
     pub(crate) pending: Pending,
 }

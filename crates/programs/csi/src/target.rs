@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tonic::Status;
 
-use crate::control_socket::{CallError, Control};
+use crate::control_call::{CallError, Control};
 use crate::name::Id;
 
 /// Codes of the target's errors.
@@ -172,6 +172,19 @@ impl Target {
         let revision = answer["revision"].as_u64().unwrap_or(0);
         let namespace = answer["objects"].get_mut(0).map(|object| object["values"].take());
         Ok(namespace.map(|namespace| (namespace, revision)))
+    }
+
+    /// What a subsystem says of single hosts: where their secrets are. With the revision.
+    pub(crate) fn host_entries(&self, nqn: &str) -> Result<(Vec<Value>, u64), Status> {
+        let answer = self.control.call("list", json!({ "noun": "key", "subsystem": nqn }));
+        let mut answer = match answer {
+            // It is gone since: no revision is that.
+            Err(CallError::Refused { code: MISSING, .. }) => return Ok((Vec::new(), u64::MAX)),
+            answer => answer.map_err(status)?,
+        };
+        let revision = answer["revision"].as_u64().unwrap_or(0);
+        let objects = answer["objects"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        Ok((objects.into_iter().map(|mut object| object["values"].take()).collect(), revision))
     }
 
     /// Addresses that hosts find the target at.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tonic::Status;
 
+use crate::authentication::{CONTROLLER_SECRET, HOST_SECRET, References};
 use crate::refusal::invalid;
 
 /// Parameters of a class of volumes.
@@ -13,9 +14,11 @@ pub(super) struct Parameters {
     pub(super) pool: Option<String>,
     /// Size of blocks.
     pub(super) block_bytes: Option<u64>,
+    /// Where the target has the secrets of nodes.
+    pub(super) references: References,
 }
 
-const NAMES: [&str; 2] = ["pool", "blockBytes"];
+const NAMES: [&str; 4] = ["pool", "blockBytes", HOST_SECRET, CONTROLLER_SECRET];
 
 /// Names that begin so are those of Kubernetes' own programs, which may pass them on.
 const KUBERNETES: &str = "csi.storage.k8s.io/";
@@ -26,7 +29,7 @@ impl Parameters {
     /// # Errors
     /// One is unknown, or has an impossible value.
     pub(super) fn read(parameters: &BTreeMap<String, String>) -> Result<Self, Status> {
-        let mut read = Self::default();
+        let mut read = Self { references: References::read("parameters", parameters)?, ..Self::default() };
         for (name, value) in parameters {
             let field = format!("parameters.{name}");
             match name.as_str() {
@@ -38,6 +41,7 @@ impl Parameters {
                         bytes.ok_or_else(|| invalid(&field, "write a power of two from 512 to 65536"))?;
                     read.block_bytes = Some(bytes);
                 }
+                HOST_SECRET | CONTROLLER_SECRET => {}
                 name if name.starts_with(KUBERNETES) => {}
                 name => return Err(unknown(&field, name, &NAMES)),
             }

@@ -8,8 +8,9 @@ use tonic::Status;
 use wire::nqn::Nqn;
 
 use super::Controller;
+use crate::authentication::References;
 use crate::capability::Use;
-use crate::context::{ADDRESSES, NQN, UUID};
+use crate::context::{ADDRESSES, NQN, SECRETS, UUID};
 use crate::csi_v1::volume_capability::access_mode::Mode;
 use crate::csi_v1::{
     ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerUnpublishVolumeRequest,
@@ -31,6 +32,7 @@ impl Controller {
         let node = required("node_id", &request.node_id, "the NQN in /etc/nvme/hostnqn")?;
         let wanted = Use::of("volume_capability", request.volume_capability.as_ref())?;
         let id = self.volume_id("volume_id", &request.volume_id)?;
+        let references = References::read("volume_context", &request.volume_context)?;
         let _working = self.pending.begin(id.to_string())?;
         let volume = self.volume_of(&id)?;
         if !node.starts_with("nqn.") || node.parse::<Nqn>().is_err() {
@@ -38,30 +40,40 @@ impl Controller {
                 "node_id: there is no node {node}: a node's id is its host NQN"
             )));
         }
+        references.check_node(node)?;
         let addresses = self.addresses()?;
         let only_reads = request.readonly || wanted.only_reads();
         let nqn = id.nqn(&self.nqn_prefix);
+        let told = || told(&nqn, &addresses, &volume.uuid, &references);
         for _ in 0..TRY_COUNT {
             let subsystems = self.target.subsystems()?;
             let (method, params) = match subsystems.find(&nqn) {
                 None => {
                     let writers = if only_reads { json!([]) } else { json!([node]) };
                     let namespace = json!({ "nsid": 1, "storage": volume.storage, "write_hosts": writers });
-                    let values = json!({ "hosts": [node], "namespace": [namespace] });
+                    let mut values = json!({ "hosts": [node], "namespace": [namespace] });
+                    if !references.is_empty() {
+                        values["host"] = json!([references.of_node(node)]);
+                    }
                     ("add", json!({ "noun": "subsystem", "name": nqn, "values": values }))
                 }
                 Some(subsystem) => {
                     match self.one_more(subsystem, subsystems.revision, node, &wanted, only_reads)? {
-                        More::There => return Ok(told(&nqn, &addresses, &volume.uuid)),
+                        More::There => return Ok(told()),
                         More::Outdated => continue,
-                        More::Values(values) => {
+                        More::Values(mut values) => {
+                            if !references.is_empty() {
+                                let hosts = texts(&values["hosts"]);
+                                let entries = hosts.iter().map(|host| references.of_node(host));
+                                values["host"] = entries.collect();
+                            }
                             ("set", json!({ "noun": "subsystem", "name": nqn, "values": values }))
                         }
                     }
                 }
             };
             if let Changed::Done = self.target.change(method, params, subsystems.revision)? {
-                return Ok(told(&nqn, &addresses, &volume.uuid));
+                return Ok(told());
             }
         }
         Err(Status::aborted("the target's configuration keeps changing: repeat the call"))
@@ -98,7 +110,15 @@ impl Controller {
                     let writers = texts(&namespace["write_hosts"]);
                     let writers: Vec<&String> = writers.iter().filter(is_left).collect();
                     namespace["write_hosts"] = json!(writers);
-                    let values = json!({ "hosts": left, "namespace": [namespace] });
+                    let mut values = json!({ "hosts": left, "namespace": [namespace] });
+                    let (mut entries, revision) = self.target.host_entries(&nqn)?;
+                    if revision != subsystems.revision {
+                        continue;
+                    }
+                    if !entries.is_empty() {
+                        entries.retain(|entry| left.iter().any(|host| entry["nqn"] == **host));
+                        values["host"] = entries.into();
+                    }
                     ("set", json!({ "noun": "subsystem", "name": nqn, "values": values, "force": true }))
                 }
             };
@@ -192,18 +212,27 @@ enum More {
 }
 
 /// What a node needs to connect.
-fn told(nqn: &str, addresses: &[String], uuid: &str) -> ControllerPublishVolumeResponse {
-    let publish_context: BTreeMap<String, String> =
+fn told(
+    nqn: &str,
+    addresses: &[String],
+    uuid: &str,
+    references: &References,
+) -> ControllerPublishVolumeResponse {
+    let mut publish_context: BTreeMap<String, String> =
         [(NQN, nqn.to_owned()), (ADDRESSES, addresses.join(",")), (UUID, uuid.to_owned())]
             .map(|(key, value)| (key.to_owned(), value))
             .into();
+    if !references.is_empty() {
+        publish_context.insert(SECRETS.to_owned(), references.names());
+    }
     ControllerPublishVolumeResponse { publish_context }
 }
 
 /// The address that a listener gives hosts, if they can use it.
 fn address(listener: &Value) -> Option<String> {
     let values = &listener["values"];
-    let leads_to_subsystems = values["subsystems"] != false && values["tls"] != "required";
+    let wants_tls = values["tls"] == "required" || values["tls"] == "concatenated";
+    let leads_to_subsystems = values["subsystems"] != false && !wants_tls;
     let name = listener["running"]["address"].as_str().or_else(|| listener["name"].as_str())?;
     let bound: SocketAddr = name.parse().ok()?;
     let advertised = values["advertise"].as_str().map(|text| match text.parse::<IpAddr>() {

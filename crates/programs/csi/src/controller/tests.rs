@@ -4,6 +4,7 @@ mod fake_target;
 
 use std::collections::BTreeMap;
 
+use serde_json::json;
 use tonic::{Code, Status};
 
 use self::fake_target::{FakeTarget, Shared};
@@ -257,6 +258,35 @@ fn a_volume_is_served_to_the_nodes_that_have_it_and_to_no_other() {
     assert_eq!(target.lock().hosts(nqn), None);
     controller.unpublish(unpublish(&id, OTHER)).expect("nobody has it");
     controller.unpublish(unpublish("no-id", OTHER)).expect("nobody can have it");
+}
+
+#[test]
+fn nodes_authenticate_with_the_secrets_that_their_class_names() {
+    let (target, controller) = start();
+    let secrets =
+        map(&[("dhchapSecret", "file:/etc/nvlane/{node}.key"), ("dhchapCtrlSecret", "credential:csi")]);
+    let request = CreateVolumeRequest { parameters: secrets.clone(), ..wanted("pvc-1", MIB) };
+    let volume = created(&controller, request);
+    assert_eq!(volume.volume_context, secrets);
+    let (id, nqn) = (volume.volume_id, "nqn.2026-01.io.nvlane:csi:fast:pvc-1");
+    let publish = |node: &str| ControllerPublishVolumeRequest {
+        volume_context: secrets.clone(),
+        ..publish(&id, node, Mode::MultiNodeMultiWriter, false)
+    };
+    let entry = |node: &str| json!({ "nqn": node, "dhchap_secret": format!("file:/etc/nvlane/{node}.key"), "dhchap_ctrl_secret": "credential:csi" });
+    let told = controller.publish(publish(NODE)).expect("published").publish_context;
+    assert_eq!(told.get("secrets").map(String::as_str), Some("dhchapCtrlSecret,dhchapSecret"));
+    assert_eq!(target.lock().host_entries(nqn), json!([entry(NODE)]));
+    controller.publish(publish(OTHER)).expect("published");
+    assert_eq!(target.lock().host_entries(nqn), json!([entry(NODE), entry(OTHER)]));
+    target.lock().disturb(1);
+    controller.unpublish(unpublish(&id, NODE)).expect("taken");
+    assert_eq!(target.lock().host_entries(nqn), json!([entry(OTHER)]));
+    let wrong = map(&[("dhchapSecret", "DHHC-1:00:c2VjcmV0:")]);
+    let request = CreateVolumeRequest { parameters: wrong.clone(), ..wanted("pvc-2", MIB) };
+    refused(controller.create_volume(request), Code::InvalidArgument, "parameters.dhchapSecret");
+    let request = ControllerPublishVolumeRequest { volume_context: wrong, ..publish(NODE) };
+    refused(controller.publish(request), Code::InvalidArgument, "volume_context.dhchapSecret");
 }
 
 #[test]

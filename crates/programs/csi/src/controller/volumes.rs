@@ -127,7 +127,9 @@ impl Controller {
             })
         })?;
         let content_source = request.volume_content_source;
-        Ok(CreateVolumeResponse { volume: Some(Volume { content_source, ..self.volume(&volume) }) })
+        let volume_context = parameters.references.context();
+        let volume = Volume { content_source, volume_context, ..self.volume(&volume) };
+        Ok(CreateVolumeResponse { volume: Some(volume) })
     }
 
     pub(crate) fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<DeleteVolumeResponse, Status> {

@@ -86,6 +86,14 @@ fn sys_of(device: &Path, file: &str) -> PathBuf {
     Path::new("/sys/block").join(device.file_name().unwrap_or_default()).join(file)
 }
 
+/// Whether the kernel's host knows secrets, as far as it says what it knows: that is since Linux 5.17, and without secrets it
+/// refuses the option.
+fn can_authenticate() -> bool {
+    let mut known = String::new();
+    let read = open_fabrics().and_then(|mut fabrics| fabrics.read_to_string(&mut known));
+    read.is_err() || !known.contains("transport=") || known.contains("dhchap_secret=")
+}
+
 fn open_fabrics() -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).open(FABRICS)
 }
@@ -108,13 +116,19 @@ impl LinuxMachine {
         })
     }
 
-    fn options(&self, nqn: &str, address: &SocketAddr) -> String {
-        let id = self.host_id.as_ref().map_or_else(String::new, |id| format!(",hostid={id}"));
+    fn options(&self, export: &Export, address: &SocketAddr) -> String {
+        let option = |name: &str, value: Option<&String>| {
+            value.map_or_else(String::new, |value| format!(",{name}={value}"))
+        };
         format!(
-            "nqn={nqn},transport=tcp,traddr={},trsvcid={},hostnqn={}{id}",
+            "nqn={},transport=tcp,traddr={},trsvcid={},hostnqn={}{}{}{}",
+            export.nqn,
             address.ip(),
             address.port(),
-            self.host_nqn
+            self.host_nqn,
+            option("hostid", self.host_id.as_ref()),
+            option("dhchap_secret", export.secrets.host.as_ref()),
+            option("dhchap_ctrl_secret", export.secrets.controller.as_ref()),
         )
     }
 }
@@ -132,8 +146,14 @@ impl Machine for LinuxMachine {
             if there.iter().any(|controller| controller.is_at(address)) {
                 continue;
             }
+            if export.secrets.host.is_some() && !can_authenticate() {
+                return Err(Status::failed_precondition(
+                    "this node's kernel cannot authenticate to a target: it was built without CONFIG_NVME_HOST_AUTH (Linux 6.0 or \
+                     later). Take dhchapSecret out of the StorageClass, or another kernel",
+                ));
+            }
             let mut host = self.host().map_err(Status::failed_precondition)?;
-            match host.write_all(self.options(&export.nqn, address).as_bytes()) {
+            match host.write_all(self.options(export, address).as_bytes()) {
                 Ok(()) => connected_count += 1,
                 Err(error) => {
                     tracing::warn!(%address, nqn = %export.nqn, %error, "volume could not be connected at an address");
@@ -262,6 +282,7 @@ fn last_lines(printed: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authentication::Secrets;
 
     #[test]
     fn names_of_disks_are_told_from_those_of_paths_and_controllers() {
@@ -280,7 +301,15 @@ mod tests {
         let machine = LinuxMachine { host_nqn: "nqn.2014-08.org.nvmexpress:uuid:1".into(), host_id: None };
         assert!(machine.problem().expect("it cannot connect").contains("modprobe nvme-tcp"));
         let addresses = vec!["127.0.0.1:4420".parse().expect("an address")];
-        let export = Export { nqn: "nqn.2026-01.io.nvlane:none".into(), addresses, uuid: "1".into() };
+        let export = Export {
+            nqn: "nqn.2026-01.io.nvlane:none".into(),
+            addresses,
+            uuid: "1".into(),
+            secrets: Secrets { host: Some("DHHC-1:00:x:".into()), controller: None },
+        };
+        let (options, address) =
+            (machine.options(&export, &export.addresses[0]), "traddr=127.0.0.1,trsvcid=4420");
+        assert!(options.contains(address) && options.ends_with(",dhchap_secret=DHHC-1:00:x:"), "{options}");
         let status = machine.connect(&export).expect_err("it cannot");
         assert_eq!(status.code(), tonic::Code::FailedPrecondition);
         assert!(machine.disconnect(&export.nqn).is_ok(), "it is not connected");

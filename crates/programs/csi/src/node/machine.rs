@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use tonic::Status;
 
 use super::mounts::Mount;
+use crate::authentication::Secrets;
 
 /// A volume that a target serves, as its controller tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,7 @@ pub(crate) struct Export {
     /// `ADDR:PORT` of each of the target's addresses.
     pub(crate) addresses: Vec<std::net::SocketAddr>,
     pub(crate) uuid: String,
+    pub(crate) secrets: Secrets,
 }
 
 /// A machine with a host of NVMe over TCP.

@@ -7,8 +7,9 @@ use tonic::Status;
 
 use super::Node;
 use super::machine::Export;
+use crate::authentication::Secrets;
 use crate::capability::{Access, FILE_SYSTEMS, Use};
-use crate::context::{ADDRESSES, NQN, UUID};
+use crate::context::{ADDRESSES, NQN, SECRETS, UUID};
 use crate::csi_v1::{
     NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
 };
@@ -21,7 +22,9 @@ impl Node {
         let at = path("staging_target_path", &request.staging_target_path)?;
         let wanted = Use::of("volume_capability", request.volume_capability.as_ref())?;
         let id = Self::volume_id(&request.volume_id)?;
-        let export = self.export(&id, &request.publish_context)?;
+        let mut export = self.export(&id, &request.publish_context)?;
+        let needed = request.publish_context.get(SECRETS).map_or("", String::as_str);
+        export.secrets = self.secrets.for_volume(needed, &request.secrets)?;
         let _working = self.pending.begin(id.to_string())?;
         let device = self.machine.connect(&export)?;
         let Access::Mount { file_system, options } = &wanted.access else {
@@ -123,7 +126,7 @@ impl Node {
         let (field, uuid) = value(UUID)?;
         let is_uuid = uuid.len() == 36 && uuid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
         match is_uuid {
-            true => Ok(Export { nqn: nqn.into(), addresses, uuid: uuid.into() }),
+            true => Ok(Export { nqn: nqn.into(), addresses, uuid: uuid.into(), secrets: Secrets::default() }),
             false => Err(invalid(&field, "write the UUID of a namespace")),
         }
     }

@@ -33,6 +33,7 @@ impl Fixture {
             node_id: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".into(),
             nqn_prefix: "nqn.2026-01.io.nvlane:csi".into(),
             volume_count_max: 0,
+            secrets: Default::default(),
             topology: Segments::new(),
             pending: Default::default(),
         };
@@ -116,6 +117,22 @@ fn refused<T>(answer: Result<T, Status>, code: Code, part: &str) {
     let status = answer.err().expect("it is refused");
     assert_eq!(status.code(), code, "{}", status.message());
     assert!(status.message().contains(part), "{}", status.message());
+}
+
+#[test]
+fn a_volume_that_wants_a_secret_is_connected_with_it_or_not_at_all() {
+    const SECRET: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
+    let fixture = Fixture::new();
+    let mut request = fixture.to_stage(block());
+    request.publish_context.insert("secrets".into(), "dhchapSecret".into());
+    let refused = fixture.node.stage(request.clone()).expect_err("there is no secret");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("node-stage-secret-name"), "{}", refused.message());
+    assert!(!fixture.machine.is_connected(NQN));
+    request.secrets.insert("dhchapSecret".into(), SECRET.into());
+    fixture.node.stage(request).expect("staged");
+    let used = fixture.machine.secrets();
+    assert_eq!((used.host.as_deref(), used.controller), (Some(SECRET), None));
 }
 
 #[test]

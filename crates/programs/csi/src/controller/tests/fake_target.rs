@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 
-use crate::control_socket::{CallError, Control};
+use crate::control_call::{CallError, Control};
 
 /// Bytes that a volume may have.
 const ROOM: u64 = 1 << 40;
@@ -72,6 +72,12 @@ impl FakeTarget {
         let texts =
             |list: &Value| list.as_array().into_iter().flatten().map(|item| text(item).to_owned()).collect();
         Some((texts(&found["hosts"]), texts(&found["namespace"][0]["write_hosts"])))
+    }
+
+    /// What a subsystem says of single hosts.
+    pub(super) fn host_entries(&self, nqn: &str) -> Value {
+        let found = self.subsystems.iter().find(|subsystem| subsystem["nqn"] == nqn);
+        found.map_or(Value::Null, |subsystem| subsystem["host"].clone())
     }
 
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, CallError> {
@@ -168,6 +174,10 @@ impl FakeTarget {
                 vec![
                     json!({ "name": subsystem["nqn"], "values": { "nqn": subsystem["nqn"], "hosts": subsystem["hosts"] } }),
                 ]
+            }
+            "key" if subsystem["nqn"] == params["subsystem"] => {
+                let entries = subsystem["host"].as_array().into_iter().flatten();
+                entries.map(|entry| json!({ "name": entry["nqn"], "values": entry })).collect()
             }
             _ if subsystem["nqn"] == params["subsystem"] => {
                 vec![json!({ "name": "1", "values": subsystem["namespace"][0] })]

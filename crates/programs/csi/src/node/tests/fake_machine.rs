@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tonic::Status;
 
+use crate::authentication::Secrets;
 use crate::node::machine::{Export, Machine};
 use crate::node::mounts::Mount;
 
@@ -18,6 +19,8 @@ pub(super) struct FakeMachine(Mutex<State>);
 #[derive(Default)]
 struct State {
     connected: BTreeMap<String, PathBuf>,
+    /// Those of the last connect.
+    secrets: Secrets,
     content: Option<String>,
     mounts: Vec<Mount>,
     runs: Vec<String>,
@@ -36,6 +39,10 @@ impl FakeMachine {
 
     pub(super) fn take_runs(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().runs)
+    }
+
+    pub(super) fn secrets(&self) -> Secrets {
+        self.lock().secrets.clone()
     }
 
     pub(super) fn is_connected(&self, nqn: &str) -> bool {
@@ -122,6 +129,7 @@ impl Machine for Arc<FakeMachine> {
     }
 
     fn connect(&self, export: &Export) -> Result<PathBuf, Status> {
+        self.lock().secrets = export.secrets.clone();
         Ok(self.lock().connected.entry(export.nqn.clone()).or_insert_with(|| DEVICE.into()).clone())
     }
 

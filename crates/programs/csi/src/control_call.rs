@@ -1,11 +1,10 @@
-//! Calls of the target by its control socket: JSON-RPC, one connection, one call at a time.
+//! Calls of the target by its control socket or port: JSON-RPC, one connection, one call at a time.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use command_line::control_place::{ControlConnection, ControlOptions};
 use serde_json::{Value, json};
 
 /// Time for an answer. Calls of the interface take no longer: creating a volume writes nothing, cloning shares blocks.
@@ -32,41 +31,32 @@ pub(crate) enum CallError {
     Unreachable(String),
 }
 
-/// The control socket of a target.
-pub(crate) struct ControlSocket {
-    path: PathBuf,
-    connection: Mutex<Option<BufReader<UnixStream>>>,
+/// The control socket or port of a target.
+pub(crate) struct ControlCaller {
+    target: ControlOptions,
+    connection: Mutex<Option<BufReader<ControlConnection>>>,
 }
 
-impl ControlSocket {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, connection: Mutex::default() }
+impl ControlCaller {
+    pub(crate) fn new(target: ControlOptions) -> Self {
+        Self { target, connection: Mutex::default() }
     }
 
-    fn connect(&self) -> Result<BufReader<UnixStream>, CallError> {
-        let connection = UnixStream::connect(&self.path).and_then(|connection| {
-            connection.set_read_timeout(Some(ANSWER_TIME))?;
-            connection.set_write_timeout(Some(ANSWER_TIME))?;
-            Ok(BufReader::new(connection))
-        });
-        connection.map_err(|error| {
-            let hint = match error.kind() {
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                    ": no target serves it. Start one with nvlane target --control SOCKET"
-                }
-                ErrorKind::PermissionDenied => ": nvlane-csi must run as the target's user, or as root",
-                _ => "",
-            };
+    fn connect(&self) -> Result<BufReader<ControlConnection>, CallError> {
+        self.target.connect(ANSWER_TIME).map(BufReader::new).map_err(|error| {
+            let hint = self.target.control.hint(&error);
             self.unreachable(format_args!("{error}{hint}"))
         })
     }
 
     fn unreachable(&self, why: impl std::fmt::Display) -> CallError {
-        CallError::Unreachable(format!("the target's control socket {}: {why}", self.path.display()))
+        let place = &self.target.control;
+        let what = if place.socket().is_some() { "socket" } else { "port" };
+        CallError::Unreachable(format!("the target's control {what} {place}: {why}"))
     }
 }
 
-impl Control for ControlSocket {
+impl Control for ControlCaller {
     fn call(&self, method: &str, params: Value) -> Result<Value, CallError> {
         let request =
             format!("{}\n", json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }));
@@ -113,7 +103,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Sends a request and receives the line of its answer.
-fn exchange(connection: &mut BufReader<UnixStream>, request: &str) -> io::Result<Vec<u8>> {
+fn exchange(connection: &mut BufReader<ControlConnection>, request: &str) -> io::Result<Vec<u8>> {
     connection.get_mut().write_all(request.as_bytes())?;
     let mut line = Vec::new();
     connection.take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line)?;
@@ -142,7 +132,7 @@ mod tests {
     fn a_restarted_target_is_found_again_and_refusals_keep_their_code() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("control.sock");
-        let control = ControlSocket::new(path.clone());
+        let control = ControlCaller::new(ControlOptions::of_socket(&path));
         let missing = control.call("pool_list", json!({})).expect_err("there is no target");
         assert!(
             matches!(missing, CallError::Unreachable(why) if why.contains("nvlane target --control SOCKET"))
