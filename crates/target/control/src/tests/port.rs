@@ -132,7 +132,7 @@ fn a_handshake_has_an_end_of_its_time() {
 
 #[test]
 fn strangers_keep_no_caller_out_and_callers_are_counted() {
-    let (port, _) = serve(&[("csi", 1)], PATIENCE);
+    let (port, _) = serve(&[("csi", 1)], PATIENCE * 100);
     let mut strangers: Vec<TcpStream> =
         (0..HANDSHAKE_COUNT_MAX).map(|_| TcpStream::connect(port.address()).expect("it listens")).collect();
     let mut callers: Vec<Connection> = Vec::new();
