@@ -1,5 +1,5 @@
 //! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`; the tests of
-//! memcached itself; SPDK's client at the control socket; Chromium at the live page; and NBD clients on `nvlane attach nbd`.
+//! memcached itself; SPDK's client at the control socket; Chromium at the live page; the Python module; and NBD clients on `nvlane attach nbd`.
 
 mod nbd;
 mod own_tests;
@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::command::{last_lines, program, root, target_dir};
 use crate::deps::{self, Clients};
+use crate::wheel;
 
 /// The scripts, without `.sh`.
 const SUITES: [&str; 8] =
@@ -60,6 +61,9 @@ const SPDK_RPC: &str = "spdk-rpc";
 
 /// The live page in Chromium, which takes longer to install than all others together: only if it is asked for.
 const LIVE_PAGE: &str = "live-page";
+
+/// The tests of the Python module.
+const PYTHON_MODULE: &str = "python-module";
 
 /// What does not depend on the engine: it runs with the first one. It stores up to a million pairs.
 const EXPORTER: &str = "exporter";
@@ -113,11 +117,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let suites: Vec<_> = SUITES.into_iter().filter(|suite| is_chosen(suite)).collect();
     let runs_own_tests = is_chosen(&OWN_TESTS);
     let runs_spdk_rpc = is_chosen(&SPDK_RPC);
+    let runs_python_module = is_chosen(&PYTHON_MODULE);
     let runs_live_page = !options.names.is_empty() && is_chosen(&LIVE_PAGE);
     let nbd_suites: Vec<_> = nbd::SUITES.into_iter().filter(|suite| is_chosen(&suite.name)).collect();
     ensure!(
-        !suites.is_empty() || runs_own_tests || runs_spdk_rpc || runs_live_page || !nbd_suites.is_empty(),
-        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {}, {}",
+        !suites.is_empty()
+            || runs_own_tests
+            || runs_spdk_rpc
+            || runs_live_page
+            || runs_python_module
+            || !nbd_suites.is_empty(),
+        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {PYTHON_MODULE}, {}, {}",
         options.names.join(" or "),
         SUITES.join(", "),
         nbd::SUITES.map(|suite| suite.name).join(", ")
@@ -133,6 +143,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let dir = new_dir(target_dir().join("clients").join(LIVE_PAGE))?;
             let is_good = show(LIVE_PAGE, "", "metrics", &dir, || run_live_page(&nvlane, &dir))?;
             ensure!(is_good, "failed: {LIVE_PAGE}; its pictures are in {}", dir.display());
+        }
+    }
+    if runs_python_module {
+        for _ in 0..options.times {
+            let dir = new_dir(target_dir().join("clients").join(PYTHON_MODULE))?;
+            let is_good = show(PYTHON_MODULE, "", "all", &dir, || wheel::run_tests(&nvlane, &dir))?;
+            ensure!(is_good, "failed: {PYTHON_MODULE}; its log is in {}", dir.display());
         }
     }
     if !nbd_suites.is_empty() {

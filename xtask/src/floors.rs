@@ -11,12 +11,13 @@ use serde_json::Value;
 use crate::command::{cargo, root};
 
 /// Folders and the folders that their packages may use besides their own.
-const FLOORS: [(&str, &[&str]); 8] = [
+const FLOORS: [(&str, &[&str]); 9] = [
     ("crates/system", &[]),
     ("crates/protocol", &["crates/system"]),
     ("crates/storage", &["crates/system", "crates/protocol"]),
     ("crates/host", &["crates/system", "crates/protocol"]),
     ("crates/target", &["crates/system", "crates/protocol", "crates/storage"]),
+    ("crates/bindings", &["crates/system", "crates/protocol", "crates/host"]),
     ("crates/programs", PRODUCT),
     (
         "lab",

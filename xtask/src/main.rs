@@ -28,6 +28,7 @@ mod stranger;
 mod syscalls;
 mod torture;
 mod trace;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -76,6 +77,8 @@ enum Task {
     Mutants(mutants::Options),
     /// The unsafe crate under Miri (a nightly compiler), or memcheck
     Miri(miri::Options),
+    /// The Python module: its wheel and source distribution, in target/wheels
+    Wheel(wheel::Options),
     /// The examples of the host library in a project outside the workspace, against a target
     Stranger,
     /// Public API of the host library and its core, compared with their listings; needs cargo-public-api and a nightly
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Task::Mutants(options) => mutants::run(&options),
         Task::Miri(options) => miri::run(&options),
         Task::Stranger => stranger::run(),
+        Task::Wheel(options) => wheel::build(&options),
         Task::PublicApi(options) => public_api::run(&options),
         Task::Syscalls => syscalls::run(),
         Task::Trace(options) => trace::run(&options),

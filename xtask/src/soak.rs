@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::step::{Step, run_one, run_steps};
-use crate::{clients, coverage, csi, deps, fuzz, interop, miri, package, product_bugs, sim, torture};
+use crate::{clients, coverage, csi, deps, fuzz, interop, miri, package, product_bugs, sim, torture, wheel};
 
 /// Options of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
     Step::new("interop", 1200, || interop::run(&interop::Options::soak("uring"))),
     Step::new("interop, epoll", 1200, || interop::run(&interop::Options::soak("epoll"))),
     Step::new("live page", 180, || clients::run(&clients::Options::live_page())),
+    Step::new("Python wheel", 900, || wheel::build(&wheel::Options::checked())),
     Step::new("driver for Kubernetes", 300, csi::judge),
     Step::new("memcheck", 1800, || miri::run(&miri::Options { memcheck: true })),
     Step::new("coverage", 600, coverage::run),

@@ -1,0 +1,128 @@
+"""Key-value namespaces from Python."""
+
+import os
+import threading
+import time
+
+import nvlane
+import numpy
+import pytest
+from conftest import Target
+
+
+def test_values_are_stored_and_found(keys: Target) -> None:
+    with nvlane.KeyValue(keys.address(1)) as cache:
+        assert cache.set("key", b"value")
+        assert cache.get("key") == cache.get(b"key") == b"value"
+        assert cache.get("none") is None
+        assert not cache.set("key", b"other", if_absent=True)
+        assert not cache.set("none", b"other", if_present=True)
+        assert cache.set("empty", b"")
+        assert cache.get("empty") == b""
+        assert cache.exists("key") and not cache.exists("none")
+        buffer = bytearray(8)
+        assert cache.get_into("key", buffer) == 5
+        assert bytes(buffer) == b"value\0\0\0"
+        assert cache.get_into("key", bytearray(2)) == 5
+        assert cache.get_into("none", buffer) is None
+        cache.delete("key")
+        cache.delete("key")
+        assert not cache.exists("key")
+        cache.flush()
+
+
+def test_large_values_are_whole(keys: Target) -> None:
+    with nvlane.KeyValue(keys.address(1), lanes=2) as cache:
+        value = numpy.frombuffer(os.urandom(9 << 20), numpy.uint8)
+        cache.set("large", value)
+        back = numpy.zeros_like(value)
+        assert cache.get_into("large", back) == value.nbytes
+        assert (back == value).all()
+        with pytest.raises(ValueError, match="limit"):
+            cache.set("larger", bytearray(cache.value_size_max + 1))
+
+
+def test_numbers_are_added_once(keys: Target) -> None:
+    with nvlane.KeyValue(keys.address(1)) as cache:
+        cache.delete("number")
+        with pytest.raises(nvlane.CommandError) as missing:
+            cache.incr("number")
+        assert missing.value.status is not None and not missing.value.may_have_happened
+        assert cache.incr("number", 5, initial=10) == 15
+
+        def add() -> None:
+            for _ in range(100):
+                cache.incr("number")
+
+        threads = [threading.Thread(target=add) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert cache.incr("number", -15) == 400
+        assert cache.compare_and_swap("number", 400, 1) and not cache.compare_and_swap("number", 400, 2)
+        assert cache.get("number") == (1).to_bytes(8, "little")
+
+
+def test_many_keys_at_once(keys: Target) -> None:
+    with nvlane.KeyValue(keys.address(1), lanes=2) as cache:
+        names = [f"many-{number}" for number in range(3000)]
+        values = [key.encode() * (number % 7) for number, key in enumerate(names)]
+        cache.set_many(names, values)
+        assert cache.get_many(names) == values
+        assert cache.get_many([]) == []
+        assert cache.get_many(["none", names[1]]) == [None, values[1]]
+        buffers = [bytearray(len(value)) for value in values]
+        assert cache.get_many_into(names, buffers) == [len(value) for value in values]
+        assert [bytes(buffer) for buffer in buffers] == values
+        assert cache.exists_many([*names, "none"]) == [True] * 3000 + [False]
+        assert set(names) <= {key.decode() for key in cache.keys()}
+        cache.delete_many([*names, "none"])
+        assert not any(cache.exists_many(names))
+
+
+def test_invalid_arguments_say_which_and_why(keys: Target) -> None:
+    with nvlane.KeyValue(keys.address(1)) as cache:
+        for call, kind, words in [
+            (lambda: cache.get(""), ValueError, "has 0 bytes"),
+            (lambda: cache.get("k" * 1000), ValueError, "has 1000 bytes"),
+            (lambda: cache.get(7), TypeError, "not int"),
+            (lambda: cache.set("key", "text"), TypeError, "encode it"),
+            (lambda: cache.set("key", None), TypeError, "value has to be bytes"),
+            (lambda: cache.set("key", b"", if_absent=True, if_present=True), ValueError, "exclude"),
+            (lambda: cache.get_many("keys"), TypeError, "list of keys"),
+            (lambda: cache.set_many(["a"], []), ValueError, "1 keys and 0 values"),
+            (lambda: cache.get_many_into(["a"], [b"fixed"]), BufferError, r"buffers\[0\] is read-only"),
+        ]:
+            with pytest.raises(kind, match=words):
+                call()
+
+
+def test_python_goes_on_beside_large_gets(keys: Target) -> None:
+    """A thread that counts keeps most of its rate while other threads wait for values."""
+
+    def count(seconds: float) -> int:
+        end, counted = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            counted += 1
+        return counted
+
+    with nvlane.KeyValue(keys.address(1)) as cache:
+        cache.set("beside", bytes(8 << 20))
+        buffers = [bytearray(8 << 20) for _ in range(2)]
+        stop = threading.Event()
+
+        def get(buffer: bytearray) -> None:
+            while not stop.is_set():
+                cache.get_into("beside", buffer)
+
+        alone = count(0.3)
+        threads = [threading.Thread(target=get, args=(buffer,)) for buffer in buffers]
+        for thread in threads:
+            thread.start()
+        beside = count(0.3)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        # Cores are shared with the target here: what is checked is that no wait holds the interpreter's lock.
+        assert beside > alone / 10
