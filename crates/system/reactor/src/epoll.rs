@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::busy_poll::{BusyPoll, poll_epoll};
 use crate::event::{Event, Interest, Patience};
-use crate::in_flight::InFlight;
+use crate::in_flight::{Awaited, InFlight};
 use crate::mailbox::Bell;
 use crate::operation::{Completion, Operation, Token};
 use crate::workers::{Job, OperationEnd, Workers};
@@ -27,6 +27,9 @@ const OPERATION_LIMIT: u32 = 256;
 const BELL_KEY: u64 = 1 << 60;
 const WORKERS_KEY: u64 = 1 << 61;
 
+/// With the slot of an awaited descriptor below.
+const AWAITED_KEY: u64 = 1 << 62;
+
 pub(crate) struct EpollEngine {
     set: OwnedFd,
     /// Sockets in the set. They are added once, edge-triggered, and need no call to be armed again.
@@ -34,6 +37,7 @@ pub(crate) struct EpollEngine {
     bell: Option<Arc<Bell>>,
     workers: Option<Workers>,
     in_flight: InFlight,
+    awaited: Awaited,
     /// Results of operations that are being collected.
     done: Vec<OperationEnd>,
     /// Operations for which no thread could be started, to be reported as failed.
@@ -56,6 +60,7 @@ impl EpollEngine {
             bell: None,
             workers: None,
             in_flight: InFlight::new(OPERATION_LIMIT),
+            awaited: Awaited::default(),
             done: Vec::new(),
             failed: Vec::new(),
             #[cfg(test)]
@@ -126,6 +131,10 @@ impl EpollEngine {
         if operation.file().descriptor().is_err() {
             return Err(operation);
         }
+        if let Operation::Await { .. } = operation {
+            self.start_to_await(token, operation);
+            return Ok(());
+        }
         // Threads are made when first needed: a target of RAM namespaces has none.
         if self.workers.is_none() {
             match self.make_workers() {
@@ -143,6 +152,20 @@ impl EpollEngine {
         let slot = self.in_flight.insert(token, operation)?;
         workers.start(slot, job);
         Ok(())
+    }
+
+    fn start_to_await(&mut self, token: Token, operation: Operation) {
+        let slot = self.awaited.insert(token, operation);
+        let Some(Operation::Await { file }) = self.awaited.get(slot) else { return };
+        let file = file.clone();
+        let added = file.descriptor().and_then(|fd| {
+            self.add(AWAITED_KEY | u64::from(slot), fd, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
+        });
+        if let Err(error) = added
+            && let Some((token, operation)) = self.awaited.remove(slot)
+        {
+            self.failed.push(operation.complete(token, Err(error)));
+        }
     }
 
     fn make_workers(&mut self) -> io::Result<Workers> {
@@ -199,6 +222,15 @@ impl EpollEngine {
                     events.push(Event::Rung);
                 }
                 WORKERS_KEY => done = true,
+                _ if key & AWAITED_KEY != 0 => {
+                    let slot = u32::try_from(key & !AWAITED_KEY).expect("slots are 32 bits");
+                    if let Some((token, operation)) = self.awaited.remove(slot) {
+                        if let Ok(fd) = operation.file().descriptor() {
+                            let _ = epoll::delete(&self.set, fd);
+                        }
+                        events.push(Event::Completed(operation.complete(token, Ok(0))));
+                    }
+                }
                 _ => {
                     // Failed connections are both: the first call on the socket returns the error.
                     let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);

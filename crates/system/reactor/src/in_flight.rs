@@ -40,3 +40,34 @@ impl InFlight {
         self.slots.len() - self.free.len()
     }
 }
+
+/// Awaited descriptors, found again by index. As many as there is memory for: an idle one takes nothing else.
+#[derive(Debug, Default)]
+pub(crate) struct Awaited {
+    slots: Vec<Option<(Token, Operation)>>,
+    free: Vec<u32>,
+}
+
+impl Awaited {
+    /// Stores an operation and returns its slot.
+    pub(crate) fn insert(&mut self, token: Token, operation: Operation) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).expect("fewer than 32 bits count")
+        });
+        self.slots[slot as usize] = Some((token, operation));
+        slot
+    }
+
+    /// Removes the operation in `slot`, if there is one.
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<(Token, Operation)> {
+        let entry = self.slots.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        Some(entry)
+    }
+
+    /// The operation in `slot`, if there is one.
+    pub(crate) fn get(&self, slot: u32) -> Option<&Operation> {
+        self.slots.get(slot as usize)?.as_ref().map(|(_, operation)| operation)
+    }
+}

@@ -91,6 +91,13 @@ pub enum Operation {
         /// The file.
         file: File,
     },
+    /// Completes once the descriptor has something to read: an eventfd by which another library tells of its
+    /// completions. It takes no buffer and no room of other operations, and a reactor that ends does not wait for it.
+    /// With epoll, a descriptor is awaited by one operation at a time.
+    Await {
+        /// The descriptor.
+        file: File,
+    },
     /// Changes how a range is backed (`fallocate`, size kept).
     Allocate {
         /// The file.
@@ -141,6 +148,7 @@ impl Operation {
             Self::Read { file, .. }
             | Self::Write { file, .. }
             | Self::Sync { file }
+            | Self::Await { file }
             | Self::Allocate { file, .. } => file,
         }
     }
@@ -150,7 +158,7 @@ impl Operation {
     pub fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Read { buffer, .. } | Self::Write { buffer, .. } => Some(buffer),
-            Self::Sync { .. } | Self::Allocate { .. } => None,
+            Self::Sync { .. } | Self::Await { .. } | Self::Allocate { .. } => None,
         }
     }
 

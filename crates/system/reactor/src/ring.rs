@@ -14,7 +14,7 @@ use io_uring::{IoUring, opcode, squeue};
 
 use crate::busy_poll::BusyPoll;
 use crate::event::{Event, Interest, Patience};
-use crate::in_flight::InFlight;
+use crate::in_flight::{Awaited, InFlight};
 use crate::mailbox::Bell;
 use crate::operation::{File, Operation, Token, rest_of};
 use crate::probe::{Features, RingSetup, is_out_of_memory};
@@ -47,6 +47,7 @@ enum Kind {
     Operation,
     Bell,
     Ignored,
+    Awaited,
 }
 
 /// Sleep before the next attempt when the kernel has no memory for what is submitted and nothing has completed that
@@ -68,6 +69,8 @@ pub(crate) struct RingEngine {
     /// Operations whose buffers the kernel may use: each is here from before its entry is queued until its completion
     /// is reaped.
     in_flight: InFlight,
+    /// Descriptors that are awaited. The kernel uses no memory of ours for them.
+    awaited: Awaited,
     /// Entries for which the submission queue had no room, oldest first. The kernel has not seen them.
     backlog: VecDeque<squeue::Entry>,
     /// Errors for the next calls of the kernel, in place of the calls.
@@ -102,6 +105,7 @@ impl RingEngine {
         Ok(Self {
             ring,
             in_flight: InFlight::new(limit),
+            awaited: Awaited::default(),
             backlog: VecDeque::new(),
             #[cfg(test)]
             refusals: VecDeque::new(),
@@ -169,6 +173,14 @@ impl RingEngine {
         if operation.file().descriptor().is_err() {
             return Err(operation);
         }
+        if let Operation::Await { file } = &operation {
+            let fd = file.descriptor().expect("checked above").as_raw_fd();
+            let slot = self.awaited.insert(token, operation);
+            let entry = poll(fd, Interest::Read).user_data(Kind::Awaited.user_data(slot.into()));
+            // SAFETY: a poll touches no memory of ours.
+            unsafe { self.push(entry) };
+            return Ok(());
+        }
         // All that may panic comes before the operation counts as running: `drop` waits for each that does.
         let entry = self.entry(&mut operation);
         let slot = self.in_flight.insert(token, operation)?;
@@ -208,6 +220,7 @@ impl RingEngine {
                     None => opcode::Write::new(fd, start, length).offset(*offset).rw_flags(flags).build(),
                 }
             }
+            Operation::Await { .. } => unreachable!("started as a poll"),
             Operation::Sync { .. } => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Operation::Allocate { offset, length, change, .. } => opcode::Fallocate::new(fd, *length)
                 .offset(*offset)
@@ -246,6 +259,13 @@ impl RingEngine {
                     let slot = u32::try_from(below).expect("slots are 32 bits");
                     let (token, operation) = self.in_flight.remove(slot);
                     events.push(Event::Completed(operation.complete(token, outcome(completion.result()))));
+                }
+                Ok(kind) if kind == Kind::Awaited as u8 => {
+                    let slot = u32::try_from(below).expect("slots are 32 bits");
+                    if let Some((token, operation)) = self.awaited.remove(slot) {
+                        let result = outcome(completion.result()).map(|_| 0);
+                        events.push(Event::Completed(operation.complete(token, result)));
+                    }
                 }
                 Ok(kind) if kind == Kind::Bell as u8 => is_rung = true,
                 _ => {}

@@ -75,6 +75,7 @@ impl Job {
                 Work::Write { start, length, offset: *offset, durable: *durable }
             }
             Operation::Sync { .. } => Work::Sync,
+            Operation::Await { .. } => unreachable!("the engine watches descriptors itself"),
             Operation::Allocate { offset, length, change, .. } => {
                 Work::Allocate { offset: *offset, length: *length, change: *change }
             }

@@ -331,6 +331,41 @@ fn storage_operations_end_with_their_result_and_buffer() {
 }
 
 #[test]
+fn a_descriptor_is_awaited_once_for_each_operation_and_never_holds_up_the_end() {
+    for engine in ENGINES {
+        let rig = Rig::new(engine, 1);
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        let file = File::new(bell.try_clone().unwrap());
+        let ring = || {
+            rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+        };
+        for _ in 0..3 {
+            // Readable before it is awaited, and after.
+            ring();
+            let (before, after) = (file.clone(), file.clone());
+            let awaited = rig.store(1, move |_| Operation::Await { file: before });
+            assert_eq!(awaited, Outcome::Stored(Ok(0), None));
+            rustix::io::read(&bell, &mut [0; 8]).unwrap();
+            rig.addresses[0].post(Message::Store(1, Box::new(move |_| Operation::Await { file: after })));
+            std::thread::sleep(Duration::from_millis(5));
+            ring();
+            assert_eq!(rig.outcomes(1), [Outcome::Stored(Ok(0), None)]);
+            rustix::io::read(&bell, &mut [0; 8]).unwrap();
+        }
+        // More than there may be storage operations, where one descriptor may be awaited often; the reactor ends all the
+        // same.
+        let silent = File::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap());
+        for _ in 0..if engine == EngineKind::Uring { 1100 } else { 1 } {
+            let silent = silent.clone();
+            rig.addresses[0].post(Message::Store(1, Box::new(move |_| Operation::Await { file: silent })));
+        }
+        let last = file.clone();
+        ring();
+        assert_eq!(rig.store(1, move |_| Operation::Await { file: last }), Outcome::Stored(Ok(0), None));
+    }
+}
+
+#[test]
 fn timers_ring_in_order_and_an_idle_reactor_sleeps() {
     for engine in ENGINES {
         let rig = Rig::new(engine, 1);

@@ -228,7 +228,7 @@ fn a_failed_flush_or_durable_write_closes_the_namespace_for_all_reactors() {
                 Operation::Sync { .. } => faulty == "sync",
                 Operation::Write { durable, .. } => *durable && faulty == "write durably",
                 Operation::Allocate { .. } => faulty == "zero",
-                Operation::Read { .. } => false,
+                Operation::Read { .. } | Operation::Await { .. } => false,
             };
             is_hit.then_some(Fault::Error(Errno::IO))
         });

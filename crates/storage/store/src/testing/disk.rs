@@ -59,6 +59,7 @@ impl Media {
             Operation::Write { durable: false, .. } => "write",
             Operation::Write { durable: true, .. } => "write durably",
             Operation::Sync { .. } => "sync",
+            Operation::Await { .. } => "await",
             Operation::Allocate { change: Allocation::Punch, .. } => "punch",
             Operation::Allocate { change: Allocation::Zero, .. } => "zero",
         });
@@ -90,7 +91,7 @@ impl Media {
                 Ok(count)
             }
             // The writes that it covers were settled when it began.
-            Operation::Sync { .. } => Ok(0),
+            Operation::Sync { .. } | Operation::Await { .. } => Ok(0),
             Operation::Allocate { offset, length, .. } => {
                 let start = *offset as usize;
                 self.bytes[start..start + *length as usize].fill(0);

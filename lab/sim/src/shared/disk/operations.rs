@@ -116,7 +116,7 @@ impl Shared {
             Operation::Read { buffer, skip, .. } | Operation::Write { buffer, skip, .. } => {
                 buffer.len() - skip
             }
-            Operation::Allocate { .. } | Operation::Sync { .. } => 0,
+            Operation::Allocate { .. } | Operation::Sync { .. } | Operation::Await { .. } => 0,
         };
         let mut random = self.disk_chance(number, &operation, extent.start);
         let lacks_space = self.now_ns < self.disk_of(number).no_space_until_ns;
@@ -259,6 +259,8 @@ impl Shared {
             return (Err(random.pick(&[Errno::INTR, Errno::AGAIN])), 0);
         }
         let (rate, errno) = match operation {
+            // A descriptor is no disk.
+            Operation::Await { .. } => (0, Errno::IO),
             Operation::Read { .. } => (settings.read_error, Errno::IO),
             Operation::Write { durable: true, .. } | Operation::Sync { .. } => {
                 (settings.sync_error, Errno::IO)
@@ -424,7 +426,7 @@ impl Shared {
         });
         let buffer = match running.operation {
             Operation::Read { buffer, .. } | Operation::Write { buffer, .. } => Some(buffer),
-            Operation::Sync { .. } | Operation::Allocate { .. } => None,
+            Operation::Sync { .. } | Operation::Await { .. } | Operation::Allocate { .. } => None,
         };
         Some((actor, Completion { token, result, buffer }))
     }
@@ -437,7 +439,7 @@ fn extent(operation: &Operation, block_bytes: usize) -> Range<usize> {
             (*offset as usize, buffer.len() - skip)
         }
         Operation::Allocate { offset, length, .. } => (*offset as usize, *length as usize),
-        Operation::Sync { .. } => return 0..0,
+        Operation::Sync { .. } | Operation::Await { .. } => return 0..0,
     };
     offset / block_bytes..(offset + length) / block_bytes
 }
@@ -458,6 +460,7 @@ fn describe(operation: &Operation, extent: &Range<usize>) -> String {
         Operation::Write { durable: true, .. } => format!("write {blocks} durably"),
         Operation::Write { .. } => format!("write {blocks}"),
         Operation::Sync { .. } => "flush".into(),
+        Operation::Await { .. } => "await".into(),
         Operation::Allocate { change: Allocation::Zero, .. } => format!("zero {blocks}"),
         Operation::Allocate { .. } => format!("deallocate {blocks}"),
     }
