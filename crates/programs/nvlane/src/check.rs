@@ -254,6 +254,10 @@ fn contents_line(namespace: &ResolvedNamespace) -> String {
         Source::File { .. } => "in an existing file",
         Source::Device { .. } => "a block device of this machine",
         Source::Volume { .. } => "a volume of a pool",
+        Source::Rbd(place) if place.image.snapshot.is_some() => {
+            "a snapshot of an image in a Ceph cluster, read only"
+        }
+        Source::Rbd(_) => "an image in a Ceph cluster",
     };
     let access = if namespace.spec.is_read_only { ", read only" } else { "" };
     format!("{contents}{access}")
@@ -267,6 +271,8 @@ fn disk_line(namespace: &ResolvedNamespace, is_machine_known: bool) -> String {
     let of_file = match &namespace.spec.source {
         Source::File { path, .. } => Some(store::identity::read(path)),
         Source::Volume { path } => Some(volume_at(path).ok().map(|volume| volume.record.uuid)),
+        // The cluster has it.
+        Source::Rbd(_) => Some(None),
         _ => None,
     };
     let uuid = match of_file {

@@ -362,6 +362,11 @@ fn with_size(storage: &str, bytes: u64) -> Result<String, Failure> {
         Source::Device { .. } => {
             return Err(Failure::usage("a device has its own size: leave --size out"));
         }
+        Source::Rbd(_) => {
+            return Err(Failure::usage(
+                "an image has its own size, which rbd resize changes: leave --size out",
+            ));
+        }
         Source::Volume { .. } => {
             return Err(Failure::usage(
                 "a volume has its own size: nvlane ctl volume resize makes it larger, for the namespace too",

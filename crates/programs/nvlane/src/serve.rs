@@ -77,6 +77,12 @@ Options of a namespace follow a ?, separated by &. Sizes end in K, M, G or T:
   memory=SIZE    (kv:file) memory for the index and cached values [default: a quarter of the file]
   sync=WHEN      (kv:file) answer when the change survives a power cut (always), or at once, and it survives
                  some milliseconds later (batch) or after a Flush (none)  [default: always]
+  conf=PATH, id=NAME, cluster=NAME, namespace=NAME
+                 (rbd) Ceph's configuration file, the user client.NAME, the cluster's name, the namespace of the pool
+  create=SIZE    (rbd) create the image with this size if it does not exist
+  lock=HOW       (rbd) an exclusive lock that another client has: wait up to 35 s until it is given up or its holder
+                 is known to be dead (acquire), do not wait (refuse), take it (break)  [default: acquire]
+  deadline=TIME  (rbd) a command that the cluster does not answer for so long ends with a path error  [default: 25s]
   delay=[KIND:]TIME[-TIME], error=[KIND:]RATE, limit=RATE, trace
                                   filters for tests, such as delay=read:50us-2ms, error=write:1/1000,as=nospace, limit=10000iops,200M/s
 
@@ -116,8 +122,8 @@ pub(crate) struct TargetArguments {
     /// share /etc/machine-id. [default: a hash of /etc/machine-id and the hardware]
     #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     machine: Option<String>,
-    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or
-    /// kv:file:PATH?size=SIZE, followed by options such as ?lba=512&readonly (see below). May be given several times.
+    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE
+    /// or kv:file:PATH?size=SIZE, followed by options such as ?lba=512&readonly (see below). May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
     /// A pool of volumes: a directory, on XFS or btrfs for clones and snapshots. Its volumes are made with `nvlane ctl volume`

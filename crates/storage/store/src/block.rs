@@ -10,6 +10,10 @@ mod file_shared;
 mod memory;
 mod null;
 mod raw_file;
+mod rbd;
+mod rbd_backend;
+#[cfg(test)]
+mod rbd_tests;
 
 pub use self::memory::{MemorySettings, MemoryStore};
 pub use file::FileStore;
@@ -18,6 +22,8 @@ pub use file_open::{Contents, FileKind, FileSettings};
 pub(crate) use file_open::{check_creatable, check_writable, directory_of};
 pub use null::NullStore;
 pub use raw_file::RawFile;
+pub(crate) use rbd::{DEADLINE_S_DEFAULT, RbdSettings, RbdStore};
+pub use rbd::{LockPolicy, RbdPlace};
 
 use ::memory::Buffer;
 

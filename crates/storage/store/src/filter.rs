@@ -190,6 +190,10 @@ impl<S: Setting> BlockStore for Filtered<S> {
     fn revalidate(&self) -> Option<Grown> {
         self.below.revalidate()
     }
+
+    fn identity(&self) -> Option<String> {
+        self.below.identity()
+    }
 }
 
 impl<G: Gate> Backend for FilteredBackend<G> {

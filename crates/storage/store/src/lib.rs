@@ -23,7 +23,8 @@ mod tickets;
 mod testing;
 
 pub use block::{
-    Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, RawFile,
+    Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NullStore, RawFile,
+    RbdPlace,
 };
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use health::{Health, SPARE_PERCENT_MIN};

@@ -198,6 +198,14 @@ pub enum StoreError {
     /// The backing store is unreachable at present. The same request may succeed later.
     #[error("the backing store cannot be reached at present")]
     Unreachable,
+    /// The backing store does not answer at present, and the request was not started.
+    #[error("the backing store does not answer at present")]
+    NotReady,
+    /// Another machine may write to the backing store: nothing is written here until the namespace is reopened.
+    #[error(
+        "the backing store belongs to another client by now: the namespace is closed until it is reopened"
+    )]
+    Fenced,
     /// An error injected by a filter.
     #[error("injected error")]
     Injected,
@@ -378,6 +386,11 @@ pub trait BlockStore: Send + Sync {
     /// Compares the namespace with the current state of its storage: adopts growth, and closes the namespace if the
     /// storage was cut, deleted or removed. Renews [`health`](Self::health). May block.
     fn revalidate(&self) -> Option<Grown> {
+        None
+    }
+
+    /// A name of the storage that no other has on any machine; `None` if it has no such name.
+    fn identity(&self) -> Option<String> {
         None
     }
 }

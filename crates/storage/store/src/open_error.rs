@@ -271,6 +271,14 @@ pub enum OpenError {
         /// Its path.
         path: PathBuf,
     },
+    /// The libraries of Ceph, its cluster or an image.
+    #[error("image {name}: {why}")]
+    Ceph {
+        /// The image.
+        name: String,
+        /// The problem, and the remedy.
+        why: String,
+    },
     /// A system call failed.
     #[error("cannot {action} {}: {source}{}", path.display(), advice(source))]
     System {

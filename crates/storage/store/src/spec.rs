@@ -1,7 +1,8 @@
 //! The specification of a namespace's storage in one line: for the command line and the configuration.
 //!
 //! ```text
-//! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | pool:DIR/VOLUME | kv:ram:SIZE | kv:file:PATH,
+//! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | pool:DIR/VOLUME | rbd:POOL/IMAGE[@SNAP]
+//!           | kv:ram:SIZE | kv:file:PATH,
 //!           then ?OPTION, then &OPTION for each further one
 //! OPTION  = lba=BYTES            block size: 512 to 65536, a power of two
 //!         | size=SIZE            (file, kv:file) creates the file with that size; (file) lets it grow
@@ -17,6 +18,15 @@
 //!         | sync=always          (kv:file) answers leave when the changes they report survive a power cut
 //!         |     =batch           … at once; it survives a little later
 //!         |     =none            … at once; it survives when a Flush has ended
+//!         | conf=PATH            (rbd) Ceph's configuration file; else /etc/ceph/CLUSTER.conf
+//!         | id=NAME              (rbd) the user client.NAME; else admin
+//!         | cluster=NAME         (rbd) the cluster's name in the names of its files; else ceph
+//!         | namespace=NAME       (rbd) the namespace in the pool
+//!         | create=SIZE          (rbd) creates the image with that size if there is none
+//!         | lock=acquire         (rbd) waits up to 35 s for the exclusive lock: a dead holder is known to be dead then
+//!         |     =refuse          … does not wait
+//!         |     =break           … takes it from its holder, whom the cluster refuses from then on
+//!         | deadline=TIME        (rbd) time that the cluster has for a request: whole seconds, default 25s
 //!         | FILTER               each stands over those before it; may be given several times
 //! FILTER  = delay=[KIND:]TIME[-TIME]                       for instance delay=read:50us-200us
 //!         | error=[KIND:]RATE[,as=ERROR][,at=SIZE-SIZE][,seed=N]     error=write:1/1000,as=nospace, error=0.1%
@@ -40,8 +50,9 @@ use memory::page_bytes;
 use wire::uuid::Uuid;
 
 use crate::block::{
-    Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, check_creatable,
-    check_writable, directory_of, lacking_space, warn_of_lacking_space,
+    Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NullStore,
+    RbdPlace, RbdSettings, RbdStore, check_creatable, check_writable, directory_of, lacking_space,
+    warn_of_lacking_space,
 };
 use crate::filter::Filter;
 use crate::key_value::file::{memory_bytes_default, share_bytes_min};
@@ -132,6 +143,8 @@ pub enum Source {
         /// Path: the pool's directory, and the volume's name.
         path: PathBuf,
     },
+    /// On an RBD image of a Ceph cluster, which has its own size.
+    Rbd(Box<RbdPlace>),
 }
 
 /// The error of a specification: the position, the problem and the remedy.
@@ -168,7 +181,11 @@ impl Spec {
                 let existing = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
                 memory_bytes_default(existing.max(bytes.unwrap_or(0)))
             }),
-            Source::Null { .. } | Source::File { .. } | Source::Device { .. } | Source::Volume { .. } => 0,
+            Source::Null { .. }
+            | Source::File { .. }
+            | Source::Device { .. }
+            | Source::Volume { .. }
+            | Source::Rbd(_) => 0,
         }
     }
 
@@ -236,6 +253,10 @@ impl Spec {
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
             Source::File { .. } | Source::Device { .. } | Source::Volume { .. } => Arc::new(file()?),
+            Source::Rbd(place) => {
+                let place = RbdPlace::clone(place);
+                Arc::new(RbdStore::open(&RbdSettings { place, block_bytes: self.block_bytes, is_read_only })?)
+            }
             &Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
                 let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush, prefaults };
                 return Ok(Store::Keys(Arc::new(KeyValueStore::in_memory(settings))));
@@ -267,7 +288,9 @@ impl Spec {
             Source::KeyValueFile { path, bytes, .. } => (path, FileKind::Regular, Contents::Pairs, *bytes),
             Source::Device { path } => (path, FileKind::Device, Contents::Blocks, None),
             Source::Volume { path } => return self.volume_settings(path).map(Some),
-            Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => return Ok(None),
+            Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } | Source::Rbd(_) => {
+                return Ok(None);
+            }
         };
         Ok(Some(FileSettings {
             path: path.clone(),
@@ -333,6 +356,10 @@ const TIME_UNITS: [(&str, u64); 3] = [("s", 1_000_000), ("ms", 1000), ("us", 1)]
 /// Sync modes by name.
 const SYNCS: [(&str, Sync); 3] = [("always", Sync::Always), ("batch", Sync::Batch), ("none", Sync::None)];
 
+/// Policies for locks by name.
+const LOCKS: [(&str, LockPolicy); 3] =
+    [("acquire", LockPolicy::Acquire), ("refuse", LockPolicy::Refuse), ("break", LockPolicy::Break)];
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
@@ -341,6 +368,7 @@ mod tests {
     use super::*;
     use crate::filter::{Delay, Fault, FaultKind, FaultRate, Kind, Limit};
     use crate::key_value::ITEM_BYTES_DEFAULT;
+    use ceph::{ClusterName, ImageName};
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
@@ -364,6 +392,7 @@ mod tests {
             ),
             (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
             path().prop_map(|path| Source::Volume { path }),
+            places().prop_map(|place| Source::Rbd(Box::new(place))),
             (path(), option::of(file()), option::of(memory()), 0..SYNCS.len(), 1024u32..=1 << 28).prop_map(
                 |(path, bytes, memory_bytes, sync, item_bytes)| {
                     let sync = SYNCS[sync].1;
@@ -384,6 +413,26 @@ mod tests {
             ),
             path().prop_map(|path| Source::Device { path }),
         ]
+    }
+
+    fn places() -> impl Strategy<Value = RbdPlace> {
+        let name =
+            || vec(any::<char>().prop_filter("no zero", |c| *c != '\0'), 1..6).prop_map(String::from_iter);
+        let policy =
+            prop_oneof![Just(LockPolicy::Acquire), Just(LockPolicy::Refuse), Just(LockPolicy::Break)];
+        let names = (name(), name(), option::of(name()), option::of(name()));
+        let cluster = (option::of(name()), option::of(name()), option::of(name()));
+        (names, cluster, option::of(1u64..1 << 40), policy, 1u32..86_400).prop_map(
+            |((pool, image, snapshot, namespace), (conf, id, cluster), create_bytes, lock, deadline_s)| {
+                RbdPlace {
+                    cluster: ClusterName { conf, id, cluster },
+                    create_bytes: create_bytes.filter(|_| snapshot.is_none()),
+                    image: ImageName { pool, namespace: namespace.unwrap_or_default(), image, snapshot },
+                    lock,
+                    deadline_s,
+                }
+            },
+        )
     }
 
     fn filters() -> impl Strategy<Value = Filter> {
@@ -435,7 +484,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_is_too_strange(text in "(ram|null|file|device|pool)?:?[0-9KMG]{0,3}([?&=%,:/.-]|delay|error|limit|[a-zé1])*") {
+        fn no_text_is_too_strange(text in "(ram|null|file|device|pool|rbd)?:?[0-9KMG]{0,3}([?&=%,:/.-]|delay|error|limit|[a-zé1])*") {
             if let Err(error) = text.parse::<Spec>() {
                 prop_assert!((1..=text.chars().count() + 1).contains(&error.position));
             }
@@ -589,13 +638,28 @@ mod tests {
             "pool:/p/db?lba=512",
             "pool:/p/db?size=1G",
             "poool:/p/db",
+            "rbd:",
+            "rbd:image",
+            "rbd:pool/",
+            "rbd:pool/image@",
+            "rbd:pool/namespace/image?namespace=other",
+            "rbd:pool/%zz",
+            "rbd:pool/image?size=1G",
+            "rbd:pool/image?user=a",
+            "rbd:pool/image?conff=/etc/ceph/ceph.conf",
+            "rbd:pool/image?create=0",
+            "rbd:pool/image?create=1G@",
+            "rbd:pool/image?lock=steal",
+            "rbd:pool/image?deadline=100ms",
+            "rbd:pool/image@monday?create=1G",
+            "ram:1G?conf=/etc/ceph/ceph.conf",
         ];
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
         insta::assert_snapshot!(messages.join("\n"), @r#"
-        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH
-        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH
-        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH
+        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH
+        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH
+        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH
         namespace 'ram:', character 5: expected a size such as 64M or 10G
         namespace 'ram:1X', character 6: no size ends in 'X': use K, M, G or T, as in 64M
         namespace 'ram:1GB', character 6: no size ends in 'GB': use K, M, G or T, as in 64M
@@ -663,7 +727,22 @@ mod tests {
         namespace 'pool:', character 6: expected a path
         namespace 'pool:/p/db?lba=512', character 12: a volume has the block size that it was created with
         namespace 'pool:/p/db?size=1G', character 12: a volume has its own size: nvlane ctl volume resize makes it larger
-        namespace 'poool:/p/db', character 1: there is no 'poool' (did you mean pool?): expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH
+        namespace 'poool:/p/db', character 1: there is no 'poool' (did you mean pool?): expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH
+        namespace 'rbd:', character 5: expected POOL/IMAGE, as in rbd:volumes/db
+        namespace 'rbd:image', character 5: expected POOL/IMAGE, as in rbd:volumes/db
+        namespace 'rbd:pool/', character 10: expected a name
+        namespace 'rbd:pool/image@', character 16: expected a name
+        namespace 'rbd:pool/namespace/image?namespace=other', character 26: the namespace stands between the pool and the image already
+        namespace 'rbd:pool/%zz', character 10: expected two hexadecimal digits after %: write %25 for the sign itself
+        namespace 'rbd:pool/image?size=1G', character 16: an image has the size it has: create=SIZE makes a new one, rbd resize changes it
+        namespace 'rbd:pool/image?user=a', character 16: there is no option 'user': only conf, id, cluster, namespace, create, lock, deadline, lba, uuid, readonly and filters go with rbd:
+        namespace 'rbd:pool/image?conff=/etc/ceph/ceph.conf', character 16: there is no option 'conff' (did you mean conf?): only conf, id, cluster, namespace, create, lock, deadline, lba, uuid, readonly and filters go with rbd:
+        namespace 'rbd:pool/image?create=0', character 23: a namespace of no bytes
+        namespace 'rbd:pool/image?create=1G@', character 24: no size ends in 'G@': use K, M, G or T, as in 64M
+        namespace 'rbd:pool/image?lock=steal', character 21: expected acquire, refuse or break
+        namespace 'rbd:pool/image?deadline=100ms', character 25: expected whole seconds, as in 25s
+        namespace 'rbd:pool/image@monday?create=1G', character 23: a snapshot is not created here: rbd snap create makes one
+        namespace 'ram:1G?conf=/etc/ceph/ceph.conf', character 8: only rbd: has it
         "#);
     }
 

@@ -138,13 +138,15 @@ impl Store {
     /// The kind of the reason for which the namespace is closed; `None` while it is open.
     #[must_use]
     pub fn closed_kind(&self) -> Option<&'static str> {
-        const KINDS: [(&str, &str); 7] = [
+        const KINDS: [(&str, &str); 9] = [
             ("a flush ", "flush"),
             ("a durable write ", "flush"),
             ("durable zeroing ", "flush"),
             ("its storage was cut ", "cut"),
             ("its file was deleted ", "deleted"),
             ("its device was removed", "removed"),
+            ("the exclusive lock of its image was lost", "lock"),
+            ("the cluster has blocklisted", "lock"),
             ("it is being reopened", "reopening"),
         ];
         let why = self.closed_because()?;
@@ -203,6 +205,12 @@ impl Store {
     /// Compares the namespace with the current state of its storage, as [`BlockStore::revalidate`].
     pub fn revalidate(&self) -> Option<Grown> {
         self.watched()?.revalidate()
+    }
+
+    /// A name of the storage that no other has on any machine, as [`BlockStore::identity`].
+    #[must_use]
+    pub fn identity(&self) -> Option<String> {
+        self.watched()?.identity()
     }
 
     /// The block storage that can change or fail: the namespace's, or that of its key log.

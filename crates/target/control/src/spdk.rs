@@ -381,6 +381,7 @@ fn bdev(name: &str, spec: &str, uuid: Option<Uuid>, is_claimed: bool) -> Value {
         Source::File { path, bytes } => ("AIO disk", bytes.unwrap_or_else(|| of_file(path))),
         Source::Device { .. } => ("AIO disk", 0),
         Source::Volume { path } => ("Logical Volume", of_file(path)),
+        Source::Rbd(_) => ("Ceph Rbd Disk", 0),
         Source::KeyValue { bytes, .. } => ("nvlane keys and values", *bytes),
         Source::KeyValueFile { bytes, .. } => ("nvlane keys and values", bytes.unwrap_or(0)),
     };

@@ -272,7 +272,8 @@ impl Operator {
                 let store = waiting::open(|| self.open_new(&namespace.spec));
                 let store = store.map_err(|error| problem(error.to_string()))?;
                 let block_bytes = store.blocks().map(|blocks| blocks.geometry().block_bytes);
-                let settled = self.identities.settle(&subsystem.nqn, *nsid, namespace, block_bytes);
+                let identity = store.identity();
+                let settled = self.identities.settle(&subsystem.nqn, *nsid, namespace, block_bytes, identity);
                 let settled = settled.map_err(problem)?;
                 self.stores.insert((subsystem.nqn.clone(), *nsid), store.clone());
                 let namespace = new_namespace(&settled, store);
@@ -512,7 +513,7 @@ impl Operator {
             Change::AddNamespace(nqn, nsid, namespace) => {
                 let store = self.open(&namespace.spec)?;
                 let block_bytes = store.blocks().map(|blocks| blocks.geometry().block_bytes);
-                let settled = self.identities.settle(nqn, *nsid, namespace, block_bytes)?;
+                let settled = self.identities.settle(nqn, *nsid, namespace, block_bytes, store.identity())?;
                 let step = Step::AddNamespace {
                     subsystem: nqn.clone(),
                     nsid: *nsid,

@@ -54,7 +54,9 @@ fn of_spec(spec: &Spec) -> Vec<Finding> {
             (path, false)
         }
         Source::Device { path } => (path, true),
-        Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => return Vec::new(),
+        Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } | Source::Rbd(_) => {
+            return Vec::new();
+        }
     };
     let mut findings = Vec::new();
     if !is_device {

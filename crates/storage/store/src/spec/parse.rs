@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::key_value::ITEM_BYTES_DEFAULT;
+use ceph::{ClusterName, ImageName};
 use kv::log::Sync;
 use wire::uuid::Uuid;
 
-use super::{SYNCS, Source, Spec, SpecError, TIME_UNITS};
+use super::{LOCKS, SYNCS, Source, Spec, SpecError, TIME_UNITS};
+use crate::block::{DEADLINE_S_DEFAULT, LockPolicy, RbdPlace};
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 use crate::key_value::{MEMORY_BYTES_MIN, MEMORY_BYTES_MIN_WITH_LOG, superblock};
 use crate::namespace::BLOCK_BYTES;
@@ -102,19 +104,24 @@ impl<'a> Piece<'a> {
 const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
 /// The kinds of storage, for messages.
-const SOURCES: &str =
-    "ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, kv:ram:SIZE or kv:file:PATH";
+const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH";
 
 /// The kinds of storage for keys and values.
 const KEY_VALUE_OPTIONS: &str = "only evict, item, flush, prefault and uuid go with kv:ram:";
 const KEY_VALUE_FILE_OPTIONS: &str =
     "only size, sparse, memory, sync, item, flush, prefault, uuid and filters go with kv:file:";
 
+const RBD_OPTIONS: &str =
+    "only conf, id, cluster, namespace, create, lock, deadline, lba, uuid, readonly and filters go with rbd:";
+
 /// All options.
 const OPTIONS: [&str; 16] = [
     "lba", "size", "uuid", "readonly", "small", "huge", "delay", "error", "limit", "trace", "evict",
     "memory", "sync", "item", "flush", "prefault",
 ];
+
+/// Those of rbd:, which nobody means elsewhere.
+const RBD_NAMES: [&str; 7] = ["conf", "id", "cluster", "namespace", "create", "lock", "deadline"];
 
 /// The option that was probably meant.
 fn suggestion<const N: usize>(word: &str, names: [&str; N]) -> String {
@@ -193,9 +200,10 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
         },
         "device" => Ok(Source::Device { path: parse_path(place)? }),
         "pool" => Ok(Source::Volume { path: parse_path(place)? }),
+        "rbd" => Ok(Source::Rbd(Box::new(parse_image(place)?))),
         unknown => scheme.wrong(format!(
             "there is no '{unknown}'{}: expected {SOURCES}",
-            suggestion(unknown, ["ram", "null", "file", "device", "pool", "kv"])
+            suggestion(unknown, ["ram", "null", "file", "device", "pool", "rbd", "kv"])
         )),
     }
 }
@@ -246,6 +254,45 @@ fn parse_path(text: Piece<'_>) -> Parsed<PathBuf> {
             ));
         }
     }
+    Ok(OsString::from_vec(unescape(text, "a path")?).into())
+}
+
+/// The image in `POOL/IMAGE`, `POOL/NAMESPACE/IMAGE` or one of them with `@SNAPSHOT`.
+fn parse_image(text: Piece<'_>) -> Parsed<RbdPlace> {
+    let parts: Vec<Piece<'_>> = text.pieces('/').collect();
+    let (pool, namespace, image) = match *parts.as_slice() {
+        [pool, image] => (pool, None, image),
+        [pool, namespace, image] => (pool, Some(namespace), image),
+        _ => return text.wrong("expected POOL/IMAGE, as in rbd:volumes/db"),
+    };
+    let (image, snapshot) = image.split('@');
+    Ok(RbdPlace {
+        cluster: ClusterName::default(),
+        image: ImageName {
+            pool: parse_name(pool)?,
+            namespace: namespace.map_or_else(|| Ok(String::new()), parse_name)?,
+            image: parse_name(image)?,
+            snapshot: snapshot.map(parse_name).transpose()?,
+        },
+        create_bytes: None,
+        lock: LockPolicy::default(),
+        deadline_s: DEADLINE_S_DEFAULT,
+    })
+}
+
+/// A name in Ceph.
+fn parse_name(text: Piece<'_>) -> Parsed<String> {
+    if text.text.is_empty() {
+        return text.wrong("expected a name");
+    }
+    match String::from_utf8(unescape(text, "a name")?) {
+        Ok(name) => Ok(name),
+        Err(_) => text.wrong("a name is in UTF-8"),
+    }
+}
+
+/// The bytes of a text with escaped signs.
+fn unescape(text: Piece<'_>, what: &str) -> Parsed<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.text.len());
     let mut rest = text;
     while let (before, Some(after)) = rest.split('%') {
@@ -253,7 +300,7 @@ fn parse_path(text: Piece<'_>) -> Parsed<PathBuf> {
         let code = after.text.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
         let is_code = after.text.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
         match code.filter(|_| is_code) {
-            Some(0) => return after.wrong("a path has no zero bytes"),
+            Some(0) => return after.wrong(format!("{what} has no zero bytes")),
             Some(byte) => bytes.push(byte),
             None => {
                 let percent = Piece { at: after.at - 1, ..after };
@@ -264,10 +311,10 @@ fn parse_path(text: Piece<'_>) -> Parsed<PathBuf> {
         rest = after.skip(2);
     }
     if rest.text.contains('\0') || bytes.contains(&0) {
-        return text.wrong("a path has no zero bytes");
+        return text.wrong(format!("{what} has no zero bytes"));
     }
     bytes.extend_from_slice(rest.text.as_bytes());
-    Ok(OsString::from_vec(bytes).into())
+    Ok(bytes)
 }
 
 fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> Parsed<()> {
@@ -334,6 +381,46 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         ) => {
             return name.wrong(KEY_VALUE_OPTIONS);
         }
+        ("conf", Source::Rbd(place)) => {
+            place.cluster.conf = Some(parse_name(needed("/etc/ceph/ceph.conf")?)?);
+        }
+        ("id", Source::Rbd(place)) => place.cluster.id = Some(parse_name(needed("nvlane")?)?),
+        ("cluster", Source::Rbd(place)) => place.cluster.cluster = Some(parse_name(needed("ceph")?)?),
+        ("namespace", Source::Rbd(place)) => {
+            if !place.image.namespace.is_empty() {
+                return name.wrong("the namespace stands between the pool and the image already");
+            }
+            place.image.namespace = parse_name(needed("tenant")?)?;
+        }
+        ("create", Source::Rbd(place)) => {
+            let bytes = parse_bytes(needed("10G")?)?;
+            if place.image.snapshot.is_some() {
+                return name.wrong("a snapshot is not created here: rbd snap create makes one");
+            }
+            place.create_bytes = Some(bytes);
+        }
+        ("lock", Source::Rbd(place)) => {
+            let value = needed("acquire")?;
+            match LOCKS.iter().find(|(known, _)| *known == value.text) {
+                Some((_, lock)) => place.lock = *lock,
+                None => return value.wrong("expected acquire, refuse or break"),
+            }
+        }
+        ("deadline", Source::Rbd(place)) => {
+            let value = needed("25s")?;
+            let us = value.time()?;
+            match u32::try_from(us / 1_000_000) {
+                Ok(s @ 1..) if us.is_multiple_of(1_000_000) => place.deadline_s = s,
+                _ => return value.wrong("expected whole seconds, as in 25s"),
+            }
+        }
+        ("size", Source::Rbd(_)) => {
+            return name
+                .wrong("an image has the size it has: create=SIZE makes a new one, rbd resize changes it");
+        }
+        ("conf" | "id" | "cluster" | "namespace" | "create" | "lock" | "deadline", _) => {
+            return name.wrong("only rbd: has it");
+        }
         ("lba", Source::Volume { .. }) => {
             return name.wrong("a volume has the block size that it was created with");
         }
@@ -383,9 +470,13 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             let options = match source {
                 Source::KeyValue { .. } => KEY_VALUE_OPTIONS,
                 Source::KeyValueFile { .. } => KEY_VALUE_FILE_OPTIONS,
+                Source::Rbd(_) => RBD_OPTIONS,
                 _ => "expected lba, size, uuid, readonly, small, delay, error, limit or trace",
             };
-            let meant = suggestion(unknown, OPTIONS);
+            let meant = match source {
+                Source::Rbd(_) if nearest(unknown, RBD_NAMES).is_some() => suggestion(unknown, RBD_NAMES),
+                _ => suggestion(unknown, OPTIONS),
+            };
             return name.wrong(format!("there is no option '{unknown}'{meant}: {options}"));
         }
     }

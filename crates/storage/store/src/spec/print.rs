@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use kv::log::Sync;
 
-use super::{SYNCS, Source, Spec, TIME_UNITS};
+use super::{LOCKS, SYNCS, Source, Spec, TIME_UNITS};
+use crate::block::{DEADLINE_S_DEFAULT, LockPolicy};
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 use crate::size::Size;
 
@@ -53,6 +54,37 @@ impl fmt::Display for Spec {
             }
             Source::Device { path } => write!(f, "device:{}", PathText(path.as_os_str()))?,
             Source::Volume { path } => write!(f, "pool:{}", PathText(path.as_os_str()))?,
+            Source::Rbd(place) => {
+                let image = &place.image;
+                write!(f, "rbd:{}/{}", Escaped(&image.pool, NAME_SIGNS), Escaped(&image.image, NAME_SIGNS))?;
+                if let Some(snapshot) = &image.snapshot {
+                    write!(f, "@{}", Escaped(snapshot, NAME_SIGNS))?;
+                }
+                let namespace = Some(&image.namespace).filter(|namespace| !namespace.is_empty());
+                let cluster = &place.cluster;
+                let names = [
+                    ("conf", cluster.conf.as_ref()),
+                    ("id", cluster.id.as_ref()),
+                    ("cluster", cluster.cluster.as_ref()),
+                    ("namespace", namespace),
+                ];
+                for (name, value) in names {
+                    if let Some(value) = value {
+                        option(f, format_args!("{name}={}", Escaped(value, VALUE_SIGNS)))?;
+                    }
+                }
+                if let Some(bytes) = place.create_bytes {
+                    option(f, format_args!("create={}", Size(bytes)))?;
+                }
+                if place.lock != LockPolicy::default() {
+                    let name =
+                        LOCKS.iter().find(|(_, known)| *known == place.lock).map_or("", |(name, _)| name);
+                    option(f, format_args!("lock={name}"))?;
+                }
+                if place.deadline_s != DEADLINE_S_DEFAULT {
+                    option(f, format_args!("deadline={}s", place.deadline_s))?;
+                }
+            }
         }
         if let Source::KeyValue { item_bytes, allows_flush, prefaults, .. }
         | Source::KeyValueFile { item_bytes, allows_flush, prefaults, .. } = &self.source
@@ -83,6 +115,22 @@ impl fmt::Display for Spec {
             option(f, format_args!("{filter}"))?;
         }
         Ok(())
+    }
+}
+
+/// Signs that end a name of an image, and the value of an option.
+const NAME_SIGNS: &str = "%?/@";
+const VALUE_SIGNS: &str = "%&";
+
+/// A text with these signs escaped.
+struct Escaped<'a>(&'a str, &'static str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|character| match self.1.contains(character) {
+            true => write!(f, "%{:02X}", u32::from(character)),
+            false => f.write_char(character),
+        })
     }
 }
 

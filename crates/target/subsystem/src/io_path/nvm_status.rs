@@ -30,6 +30,9 @@ pub(crate) fn status_of(error: StoreError, is_read: bool) -> Status {
         StoreError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
         // A part of the command may have been carried out: it is not "not ready".
         StoreError::Unreachable => Status::INTERNAL_PATH_ERROR,
+        StoreError::NotReady => Status::NAMESPACE_NOT_READY,
+        // Another path may lead to the client that has the storage by now.
+        StoreError::Fenced => Status::INTERNAL_PATH_ERROR,
         StoreError::Truncated | StoreError::Injected if is_read => Status::UNRECOVERED_READ_ERROR,
         StoreError::Truncated | StoreError::Injected => Status::WRITE_FAULT,
         _ => Status::INTERNAL_ERROR,

@@ -211,7 +211,7 @@ pub struct NamespaceState {
     pub shown: bool,
     /// Why it is closed until it is reopened; `None` while it is open.
     pub closed: Option<String>,
-    /// The kind of that reason: "flush", "cut", "deleted", "removed", "reopening" or "other".
+    /// The kind of that reason: "flush", "cut", "deleted", "removed", "lock", "reopening" or "other".
     pub closed_kind: Option<&'static str>,
     /// How often it was closed since the target opened it.
     pub closing_count: u64,

@@ -46,6 +46,8 @@ impl TargetIdentity {
             Source::File { path, .. } | Source::KeyValueFile { path, .. } | Source::Volume { path } => {
                 named(machine, &format!("file {}", place(path)))
             }
+            // Until the image is open, which gives it one that is the same before every target.
+            Source::Rbd(place) => named(machine, &format!("rbd {}", place.image)),
             Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => {
                 named(self.target, &format!("namespace {subsystem} {nsid}"))
             }
@@ -75,6 +77,12 @@ pub fn discovery_serial(discovery: &Nqn) -> String {
 fn serial(root: Uuid, nqn: &Nqn) -> String {
     let uuid = named(root, &format!("serial {nqn}")).to_string();
     uuid.chars().filter(|char| *char != '-').take(20).collect::<String>().to_uppercase()
+}
+
+/// The UUID of a namespace on storage that has this name wherever it is served.
+#[must_use]
+pub fn of_storage(identity: &str) -> Uuid {
+    named(ROOT, identity)
 }
 
 /// The UUID of a namespace whose storage another namespace of the target has under `uuid`.
@@ -140,6 +148,10 @@ pub fn storage_name(spec: &Spec) -> Option<String> {
         Source::KeyValueFile { path, .. } => Some(format!("kv:file:{}", path.display())),
         Source::Device { path } => Some(format!("device:{}", path.display())),
         Source::Volume { path } => Some(format!("pool:{}", path.display())),
+        Source::Rbd(place) => {
+            let ceph = place.cluster.cluster.as_deref().or(place.cluster.conf.as_deref()).unwrap_or_default();
+            Some(format!("rbd:{ceph}:{}", place.image))
+        }
         Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => None,
     }
 }

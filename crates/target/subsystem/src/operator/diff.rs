@@ -472,6 +472,8 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
             }
             Source::File { bytes, .. } => *bytes = None,
             Source::KeyValueFile { bytes, memory_bytes, .. } => (*bytes, *memory_bytes) = (None, None),
+            // The size of a new image is nothing to the one there is.
+            Source::Rbd(place) => place.create_bytes = None,
             Source::Device { .. } | Source::Volume { .. } => {}
         }
         spec
@@ -484,7 +486,7 @@ fn size(spec: &Spec) -> Option<u64> {
     match spec.source {
         Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => Some(bytes),
         Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. } => bytes,
-        Source::Device { .. } | Source::Volume { .. } => None,
+        Source::Device { .. } | Source::Volume { .. } | Source::Rbd(_) => None,
     }
 }
 

@@ -14,7 +14,7 @@ use wire::nqn::Nqn;
 use super::diff::{Change, Outline};
 use crate::config::{ConfigPlace, Problem, ResolvedNamespace, TargetConfig};
 use crate::messages::message::Step;
-use crate::names::identity::{TargetIdentity, device_name, of_second_namespace, storage_name};
+use crate::names::identity::{self, TargetIdentity, device_name, of_second_namespace, storage_name};
 use crate::names::machine::{Machine, hostname};
 
 /// A namespace within the target.
@@ -76,13 +76,15 @@ impl Identities {
         }
     }
 
-    /// Settles the identity of a namespace whose storage has just been opened, with blocks of this size if it has any.
+    /// Settles the identity of a namespace whose storage has just been opened, with blocks of this size if it has any, and
+    /// with the name that the storage has on every machine.
     pub(super) fn settle(
         &mut self,
         nqn: &Nqn,
         nsid: Nsid,
         namespace: &ResolvedNamespace,
         block_bytes: Option<u32>,
+        of_storage: Option<String>,
     ) -> Result<ResolvedNamespace, String> {
         let key = (nqn.clone(), nsid);
         let mut settled = namespace.clone();
@@ -100,6 +102,9 @@ impl Identities {
         }
         if let Source::Volume { path } = &namespace.spec.source {
             settled.identify(volume_at(path)?.record.uuid);
+        }
+        if let Some(identity) = of_storage {
+            settled.identify(identity::of_storage(&identity));
         }
         if let (Source::File { path, .. }, Some(block_bytes)) = (&namespace.spec.source, block_bytes)
             && let Err(error) = keep_block_bytes(path, block_bytes)
