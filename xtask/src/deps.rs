@@ -51,6 +51,12 @@ const NBD_PROGRAMS: &[Program] = &[
     Program { name: "fio", package: "fio", purpose: "verified load over NBD" },
 ];
 
+const CEPH_PROGRAMS: &[Program] = &[
+    Program { name: "ceph-mon", package: "ceph-mon", purpose: "a cluster" },
+    Program { name: "ceph-osd", package: "ceph-osd", purpose: "a cluster" },
+    Program { name: "rbd", package: "ceph-common", purpose: "RBD images, and librbd" },
+];
+
 /// Has no program.
 const NBD_PYTHON: &str = "python3-libnbd";
 
@@ -123,6 +129,14 @@ pub(crate) fn install_nbd_clients() -> Result<()> {
     debian_packages(NBD_PROGRAMS)?;
     let module = Path::new("/usr/lib/python3/dist-packages/nbd.py");
     if module.is_file() { Ok(()) } else { install_debian(&[NBD_PYTHON]) }
+}
+
+/// Installs a Ceph cluster's daemons and tools.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_ceph() -> Result<()> {
+    debian_packages(CEPH_PROGRAMS)
 }
 
 /// Installs the memcached clients: those in Python in their own virtual environment.

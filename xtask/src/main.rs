@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod ceph;
 mod check;
 mod ci;
 mod circles;
@@ -54,6 +55,8 @@ enum Task {
     Interop(interop::Options),
     /// Memcached clients against a target, with their makers' tests; NBD clients on a bridge
     Clients(clients::Options),
+    /// RBD images of a real Ceph cluster behind a target; the cluster is started from the distribution's packages
+    Ceph(ceph::Options),
     /// The driver for Kubernetes against a target, by csi-sanity, and its manifests, by kubeconform
     Csi,
     /// The code of the driver's protocol, from the definition of the Container Storage Interface
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Task::Instructions(options) => instructions::run(&options),
         Task::Interop(options) => interop::run(&options),
         Task::Clients(options) => clients::run(&options),
+        Task::Ceph(options) => ceph::judge(&options),
         Task::Csi => csi::judge(),
         Task::CsiProto(options) => csi::proto(&options),
         Task::Sim(options) => sim::run(&options),

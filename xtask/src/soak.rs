@@ -3,7 +3,9 @@
 use anyhow::Result;
 
 use crate::step::{Step, run_one, run_steps};
-use crate::{clients, coverage, csi, deps, fuzz, interop, miri, package, product_bugs, sim, torture, wheel};
+use crate::{
+    ceph, clients, coverage, csi, deps, fuzz, interop, miri, package, product_bugs, sim, torture, wheel,
+};
 
 /// Options of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -30,6 +32,7 @@ const STEPS: &[Step] = &[
     Step::new("live page", 180, || clients::run(&clients::Options::live_page())),
     Step::new("Python wheel", 900, || wheel::build(&wheel::Options::checked())),
     Step::new("driver for Kubernetes", 300, csi::judge),
+    Step::new("Ceph", 600, || ceph::judge(&ceph::Options::default())),
     Step::new("memcheck", 1800, || miri::run(&miri::Options { memcheck: true })),
     Step::new("coverage", 600, coverage::run),
     Step::new("packages, built twice", 1200, package::reproducible),

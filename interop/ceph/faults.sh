@@ -1,0 +1,104 @@
+#!/bin/bash
+# A Ceph cluster that fails under a target: an OSD is killed, all OSDs are stopped and go on, a pool is full, the target is killed, and
+# its lock is taken away.
+# Outside: NVLANE, the program; CLUSTER, the directory of a cluster (cluster.sh), of which osd.2 is ended for good; an empty working
+# directory.
+set -eu -o pipefail
+
+export CEPH_CONF=$CLUSTER/ceph.conf
+fail() { echo "FAIL: $*"; exit 1; }
+ceph() { timeout 60 ceph "$@"; }
+rbd() { timeout 60 rbd "$@"; }
+osds() { for id in 0 1 2; do kill "$1" "$(cat "$CLUSTER/run/osd.$id.pid")"; done; }
+pool=faulty image=faulty/judged
+
+ceph osd pool rm $pool $pool --yes-i-really-really-mean-it 2> /dev/null
+ceph osd pool create $pool 16 2> /dev/null
+rbd pool init $pool
+ceph auth get-or-create client.faulty mon 'profile rbd' osd 'profile rbd pool=faulty' > nvlane.keyring
+{ echo '[global]'; grep mon_host "$CEPH_CONF"; echo "keyring = $PWD/nvlane.keyring"; } > nvlane.conf
+place="rbd:$image?conf=$PWD/nvlane.conf&id=faulty&create=16M"
+target=
+start() { # OPTIONS
+    rm -f address
+    "$NVLANE" --log info target --listen 127.0.0.1:0 --namespace "$place$1" --run 'echo "$NVLANE_ADDR" > address.new; mv address.new address; sleep 600' >> target.log 2>&1 &
+    target=$!
+    for _ in $(seq 600); do [ -e address ] && break; kill -0 $target || { tail target.log; fail 'the target does not start'; }; sleep 0.1; done
+    export NVLANE_ADDR=$(cat address)
+}
+stop() { kill $target; wait $target || true; target=; }
+trap '[ -z "$target" ] || kill -9 $target' EXIT
+perf() { timeout 200 "$NVLANE" --log error perf "$@"; }
+status() { "$NVLANE" --log error perf -w "$1" -q 1 -d 1 -a 0 2>&1 || true; }
+
+echo '# nothing that was answered is lost with the target; the next one takes the lock of the dead one over'
+start ''
+perf -w write --verify --fill -q 16 -d 200 > fill.log
+(perf -w randwrite --verify -q 8 -t 60 > killed.log 2>&1 || true) &
+load=$!
+sleep 4
+# With its command, as a crash would end it: the process only.
+kill -9 $target
+wait $target 2> /dev/null || true
+kill $load 2> /dev/null || true
+wait $load || true
+begun=$SECONDS
+start '&lock=acquire'
+echo "the lock was taken over in $((SECONDS - begun)) s"
+perf -w verify -q 16 | grep -E 'checked, 0 wrong' || fail 'blocks are lost'
+stop
+
+echo '# all OSDs stopped: commands end by their deadline, nothing is lost, and the cluster is used again'
+start '&deadline=3s'
+perf -w randwrite --verify -q 4 -d 50 > before.log
+osds -STOP
+begun=$SECONDS
+status write | grep -q 'internal path error\|path' || fail 'no path error'
+status read | grep -qi 'not ready' || fail 'it is not "not ready"'
+[ $((SECONDS - begun)) -lt 40 ] || fail "a lane hangs: $((SECONDS - begun)) s"
+grep -q 'the cluster does not answer' target.log || fail 'the log does not say it'
+osds -CONT
+for _ in $(seq 120); do status read | grep -qi 'failed' || break; sleep 1; done
+status read | grep -qi 'failed' && fail 'it is not reached again'
+grep -q 'the cluster answers again' target.log || fail 'the log does not say that it answers'
+perf -w randrw --verify --fill -q 8 -d 200 | grep 'checked, 0 wrong' || fail 'blocks are wrong'
+
+echo '# stopped while the OSDs are'
+osds -STOP
+status write > /dev/null
+begun=$SECONDS
+kill $target
+wait $target || true
+target=
+[ $((SECONDS - begun)) -lt 30 ] || fail "it ends after $((SECONDS - begun)) s"
+osds -CONT
+
+echo '# the lock is taken away: a path error, and nothing more is written'
+start '&lock=break'
+perf -w write --verify --fill -q 8 -d 50 > held.log
+export_of() { rbd export --no-progress $image - | sha256sum; }
+locker=$(rbd lock ls $image | awk '/^client/ { print $1 }')
+id=$(rbd lock ls $image --format json | python3 -c 'import json, sys; locks = json.load(sys.stdin); print(locks[0]["id"])')
+rbd lock rm $image "$id" "$locker"
+before=$(export_of)
+for _ in $(seq 60); do status write | grep -qi 'path' && break; sleep 1; done
+status write | grep -qi 'path' || fail 'no path error'
+grep -q 'namespace closed' target.log || fail 'the log does not say it'
+[ "$before" = "$(export_of)" ] || fail 'it was written to'
+kill -HUP $target
+for _ in $(seq 60); do status write | grep -qi 'failed' || break; sleep 1; done
+perf -w randrw --verify --fill -q 8 -d 100 | grep 'checked, 0 wrong' || fail 'it is not reopened'
+
+echo '# a full pool: Capacity Exceeded, and space again'
+ceph osd pool set-quota $pool max_bytes 4096
+for _ in $(seq 60); do status write | grep -qi 'capacity' && break; sleep 1; done
+status write | grep -qi 'capacity' || fail 'no Capacity Exceeded'
+ceph osd pool set-quota $pool max_bytes 0
+for _ in $(seq 60); do status write | grep -qi 'failed' || break; sleep 1; done
+status write | grep -qi 'failed' && fail 'no space again'
+
+echo '# an OSD is killed under verified load'
+(sleep 4; kill -9 "$(cat "$CLUSTER/run/osd.2.pid")") &
+perf -w randrw --verify --fill -q 8 -t 20 | grep 'checked, 0 wrong' || fail 'blocks are wrong'
+stop
+echo '# all is well'
