@@ -155,7 +155,7 @@ impl RbdBackend {
     }
 
     /// Starts a request, or has it wait if the cluster does not answer.
-    fn begin(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request, may_wait: bool) {
+    fn begin(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
         let planned = self.plan(&request);
         let (work, link) = match (planned, self.links.last_mut()) {
             (Ok(Some(work)), Some(link)) => (work, link),
@@ -164,7 +164,7 @@ impl RbdBackend {
                 return io.reply(ticket, Reply { result, buffer: buffer_of(request) });
             }
         };
-        if may_wait && link.session.overdue_count.load(Ordering::Relaxed) > 0 {
+        if link.session.overdue_count.load(Ordering::Relaxed) > 0 {
             let until_ns = io.now_ns() + WAIT_NS;
             self.waiting.push_back(Waiting { ticket, request, until_ns });
             return link.tick(io);
@@ -191,7 +191,7 @@ impl RbdBackend {
             }
             let Some(Waiting { ticket, request, .. }) = self.waiting.pop_front() else { return };
             if is_reachable || self.shared.gate() != self.gate {
-                self.begin(io, ticket, request, true);
+                self.begin(io, ticket, request);
             } else {
                 io.reply(ticket, Reply { result: Err(StoreError::NotReady), buffer: buffer_of(request) });
             }
@@ -470,7 +470,7 @@ impl Backend for RbdBackend {
     }
 
     fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
-        self.begin(io, ticket, request, true);
+        self.begin(io, ticket, request);
     }
 
     fn withdraw(&mut self, ticket: Ticket) -> Option<Request> {
