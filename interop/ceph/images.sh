@@ -80,12 +80,12 @@ echo '# messages'
 refused "rbd:rbd/none?conf=$PWD/nvlane.conf&id=nvlane" 'cannot open the image rbd/none: No such file or directory (os error 2): create it with `rbd create`, or give create=SIZE'
 refused "rbd:none/none?conf=$PWD/nvlane.conf&id=nvlane" 'cannot find the pool none'
 refused "rbd:$image?conf=$PWD/none.conf" "cannot read $PWD/none.conf"
-refused "rbd:$image?conf=$PWD/nvlane.conf&id=stranger" 'as client.stranger: Permission denied (os error 13): the keyring has no key of this user, or the cluster refuses it'
-sed 's/key = ......../key = AQAAAAAA/' nvlane.keyring > wrong.keyring
+refused "rbd:$image?conf=$PWD/nvlane.conf&id=stranger" 'as client.stranger: Permission denied (os error 13): no keyring has a key of this user that the cluster takes'
+sed 's/.....==$/AAAAA==/' nvlane.keyring > wrong.keyring
 sed "s/nvlane.keyring/wrong.keyring/" nvlane.conf > wrong.conf
 refused "rbd:$image?conf=$PWD/wrong.conf&id=nvlane" 'as client.nvlane: Permission denied (os error 13)'
 sed "s/nvlane.keyring/no.keyring/" nvlane.conf > unkeyed.conf
-refused "rbd:$image?conf=$PWD/unkeyed.conf&id=nvlane" 'there is no keyring of this user, see id= and conf='
+refused "rbd:$image?conf=$PWD/unkeyed.conf&id=nvlane" 'no keyring has a key of this user'
 sed "s/^mon_host.*/mon_host = 127.0.0.1:1/" nvlane.conf > unreachable.conf
 refused "rbd:$image?conf=$PWD/unreachable.conf&id=nvlane" 'no monitor answers at the addresses of mon_host'
 rbd feature disable $image object-map exclusive-lock 2> /dev/null || rbd feature disable $image fast-diff object-map exclusive-lock

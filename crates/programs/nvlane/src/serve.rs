@@ -80,7 +80,7 @@ Options of a namespace follow a ?, separated by &. Sizes end in K, M, G or T:
   conf=PATH, id=NAME, cluster=NAME, namespace=NAME
                  (rbd) Ceph's configuration file, the user client.NAME, the cluster's name, the namespace of the pool
   create=SIZE    (rbd) create the image with this size if it does not exist
-  lock=HOW       (rbd) an exclusive lock that another client has: wait up to 35 s until it is given up or its holder
+  lock=HOW       (rbd) an exclusive lock that another client has: wait up to 45 s until it is given up or its holder
                  is known to be dead (acquire), do not wait (refuse), take it (break)  [default: acquire]
   deadline=TIME  (rbd) a command that the cluster does not answer for so long ends with a path error  [default: 25s]
   delay=[KIND:]TIME[-TIME], error=[KIND:]RATE, limit=RATE, trace

@@ -79,13 +79,12 @@ pub(crate) fn check(result: c_int, action: impl FnOnce() -> String) -> Result<c_
 fn advice(action: &str, errno: i32) -> &'static str {
     let is_connecting = action.starts_with("connect");
     match Errno::from_raw_os_error(errno) {
-        Errno::NOENT if is_connecting => ": there is no keyring of this user, see id= and conf=",
         Errno::NOENT if action.starts_with("read") => {
             ": give conf=/etc/ceph/ceph.conf or the path of your own"
         }
         Errno::TIMEDOUT if is_connecting => ": no monitor answers at the addresses of mon_host",
-        Errno::ACCESS | Errno::PERM if is_connecting => {
-            ": the keyring has no key of this user, or the cluster refuses it"
+        Errno::ACCESS | Errno::PERM | Errno::NOENT if is_connecting => {
+            ": no keyring has a key of this user that the cluster takes, see id= and conf="
         }
         Errno::ACCESS | Errno::PERM => {
             ": the user's caps do not allow it (mon 'profile rbd', osd 'profile rbd pool=…')"

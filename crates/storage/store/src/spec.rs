@@ -23,7 +23,7 @@
 //!         | cluster=NAME         (rbd) the cluster's name in the names of its files; else ceph
 //!         | namespace=NAME       (rbd) the namespace in the pool
 //!         | create=SIZE          (rbd) creates the image with that size if there is none
-//!         | lock=acquire         (rbd) waits up to 35 s for the exclusive lock: a dead holder is known to be dead then
+//!         | lock=acquire         (rbd) waits up to 45 s for the exclusive lock: a dead holder is known to be dead then
 //!         |     =refuse          … does not wait
 //!         |     =break           … takes it from its holder, whom the cluster refuses from then on
 //!         | deadline=TIME        (rbd) time that the cluster has for a request: whole seconds, default 25s

@@ -30,7 +30,7 @@ const CONNECT_LIMIT_S: u32 = 10;
 const OPEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// Time for which a lock's holder may stay in the cluster's lists after its death, and a little.
-const LOCK_WAIT: Duration = Duration::from_secs(35);
+const LOCK_WAIT: Duration = Duration::from_secs(45);
 
 /// Interval between looks at a lock that another client has.
 const LOCK_RETRY: Duration = Duration::from_millis(500);
@@ -60,7 +60,7 @@ pub struct RbdPlace {
 /// What to do about a lock that another client has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockPolicy {
-    /// Wait until its holder has given it up or is known to be dead, for at most 35 s.
+    /// Wait until its holder has given it up or is known to be dead, for at most 45 s.
     #[default]
     Acquire,
     /// Refuse the namespace at once.
