@@ -2,6 +2,7 @@
 
 mod connection;
 mod counters;
+mod event_descriptor;
 mod link;
 mod tls_buffers;
 
@@ -28,6 +29,7 @@ use reactor::{Address as Post, Arrival, BusyPoll, Mailbox, Pause, Received, Spin
 use wire::id::Qid;
 
 pub use self::counters::LaneCounters;
+pub use self::event_descriptor::EventDescriptor;
 use self::link::{CloseReason, Link};
 use self::tls_buffers::TlsBuffers;
 use crate::connect::{Clock, DialSettings, Staging, send};

@@ -91,7 +91,7 @@ pub use event::{Event, Events};
 pub use futures::{AsyncKeyValue, AsyncNamespace, BatchOutcomes, Failed};
 pub use handed_over::HandedLanes;
 pub use identity::HostIdentity;
-pub use lane::{Lane, LaneCounters};
+pub use lane::{EventDescriptor, Lane, LaneCounters};
 pub use lane_set::LaneSet;
 pub use options::{Options, Tuning};
 pub use phases::Phases;

@@ -6,8 +6,8 @@ mod target;
 use std::time::{Duration, Instant};
 
 use nvlane_host::{
-    BlockRange, Completion, DoorbellPolicy, Failure, HandedLanes, Lane, LaneClass, Namespace, Options,
-    QueueMap, RefusedReason, Vectored,
+    BlockRange, Completion, DoorbellPolicy, EventDescriptor, Failure, HandedLanes, Lane, LaneClass,
+    Namespace, Options, QueueMap, RefusedReason, Vectored,
 };
 use target::{Reaction, Target, finish, options};
 use wire::pdu::{DataAlignment, Digests};
@@ -413,4 +413,65 @@ fn lanes_are_handed_over_to_threads_of_their_own() {
     assert_eq!((count, handed.wait_with(&mut |_, _| {}, SECOND)), (40, 0));
     let counted: Vec<_> = handed.into_lanes().iter().map(|lane| lane.counters().completions).collect();
     assert_eq!(counted, [20, 20]);
+}
+
+/// Waits until a descriptor is readable, at most this time.
+fn is_readable(descriptor: &EventDescriptor, time: Duration) -> bool {
+    let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&time.try_into().unwrap())).unwrap() > 0
+}
+
+/// Polls a lane whenever its descriptor is readable, until nothing is outstanding and the descriptor stays quiet.
+fn serve(lane: &mut Lane, descriptor: &mut EventDescriptor) -> (Vec<Completion<Vec<u8>>>, u32) {
+    let (mut done, mut polls, start) = (Vec::new(), 0, Instant::now());
+    loop {
+        descriptor.arm(lane);
+        let patience = if lane.outstanding() > 0 { 10 * SECOND } else { Duration::from_millis(20) };
+        if !is_readable(descriptor, patience) {
+            assert_eq!(lane.outstanding(), 0, "the descriptor reports nothing");
+            return (done, polls);
+        }
+        lane.poll(&mut done);
+        polls += 1;
+        assert!(start.elapsed() < 30 * SECOND, "the descriptor stays readable");
+    }
+}
+
+#[test]
+fn an_event_descriptor_says_when_to_poll() {
+    let target = Target::new();
+    let (mut lane, namespace) = lane(&target, options().with_depth(64));
+    let mut descriptor = EventDescriptor::new(&mut lane).unwrap();
+    assert!(serve(&mut lane, &mut descriptor).0.is_empty());
+    for is_rung in [true, false] {
+        for user in 0..64 {
+            let data = pattern(user as usize, 8 * 512);
+            lane.submit(namespace.write(user * 8, 8).unwrap(), Some(data), user).unwrap();
+        }
+        if is_rung {
+            lane.ring();
+        }
+        let (done, polls) = serve(&mut lane, &mut descriptor);
+        assert!(done.len() == 64 && done.iter().all(Completion::is_ok));
+        assert!(polls < 1000, "{polls} polls for 64 commands");
+    }
+    // The lane reconnects, by messages of its association and a new socket.
+    target.drop_connections();
+    lane.submit(namespace.read(8, 8).unwrap(), Some(vec![0; 8 * 512]), 7).unwrap();
+    let (done, _) = serve(&mut lane, &mut descriptor);
+    assert!(done[0].is_ok() && done[0].buffer.as_ref().unwrap() == &pattern(1, 8 * 512));
+}
+
+#[test]
+fn an_event_descriptor_reports_the_timeout_of_a_command() {
+    let target = Target::new();
+    let brief = options().with_command_timeout(Duration::from_millis(50));
+    let (mut lane, namespace) = lane(&target, brief);
+    let mut descriptor = EventDescriptor::new(&mut lane).unwrap();
+    target.script(|seen| if seen.qid > 0 { Reaction::Hold } else { Reaction::Execute });
+    lane.submit(namespace.write(0, 1).unwrap(), Some(vec![0; 512]), 1).unwrap();
+    lane.ring();
+    let (done, polls) = serve(&mut lane, &mut descriptor);
+    assert!(done.len() == 1 && !done[0].is_ok(), "{:?}", done[0].result);
+    assert!(polls < 100, "{polls} polls for one command");
 }
