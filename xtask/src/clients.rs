@@ -1,6 +1,8 @@
 //! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`; the tests of
-//! memcached itself; SPDK's client at the control socket; Chromium at the live page; the Python module; and NBD clients on `nvlane attach nbd`.
+//! memcached itself; SPDK's client at the control socket; Chromium at the live page; the Python module; NBD clients on
+//! `nvlane attach nbd`; and programs over libnvlane, fio with its engine among them.
 
+mod c_library;
 mod nbd;
 mod own_tests;
 
@@ -120,17 +122,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let runs_python_module = is_chosen(&PYTHON_MODULE);
     let runs_live_page = !options.names.is_empty() && is_chosen(&LIVE_PAGE);
     let nbd_suites: Vec<_> = nbd::SUITES.into_iter().filter(|suite| is_chosen(&suite.name)).collect();
+    let c_suites: Vec<_> = c_library::SUITES.into_iter().filter(|(name, _)| is_chosen(name)).collect();
+    let runs_others = runs_python_module || !nbd_suites.is_empty() || !c_suites.is_empty();
     ensure!(
-        !suites.is_empty()
-            || runs_own_tests
-            || runs_spdk_rpc
-            || runs_live_page
-            || runs_python_module
-            || !nbd_suites.is_empty(),
-        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {PYTHON_MODULE}, {}, {}",
+        !suites.is_empty() || runs_own_tests || runs_spdk_rpc || runs_live_page || runs_others,
+        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {PYTHON_MODULE}, {}, {}, {}",
         options.names.join(" or "),
         SUITES.join(", "),
-        nbd::SUITES.map(|suite| suite.name).join(", ")
+        nbd::SUITES.map(|suite| suite.name).join(", "),
+        c_library::SUITES.map(|(name, _)| name).join(", ")
     );
     let engines = ENGINES.iter().filter(|engine| options.engine.as_ref().is_none_or(|only| only == *engine));
     let nvlane = match &options.target_bin {
@@ -158,6 +158,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let dir = new_dir(target_dir().join("clients").join(suite.name))?;
             let is_good = show(suite.name, "", "nbd", &dir, || nbd::run(&nvlane, suite, &dir))?;
             ensure!(is_good, "failed: {}; its log is in {}", suite.name, dir.display());
+        }
+    }
+    if !c_suites.is_empty() {
+        let prefix = c_library::install()?;
+        for (name, script) in
+            c_suites.iter().flat_map(|suite| std::iter::repeat_n(suite, options.times as usize))
+        {
+            let dir = new_dir(target_dir().join("clients").join(name))?;
+            let is_good = show(name, "", "ram", &dir, || c_library::run(&nvlane, &prefix, script, &dir))?;
+            ensure!(is_good, "failed: {name}; its log is in {}", dir.display());
         }
     }
     if suites.is_empty() && !runs_own_tests && !runs_spdk_rpc {

@@ -60,6 +60,15 @@ const CEPH_PROGRAMS: &[Program] = &[
 /// Has no program.
 const NBD_PYTHON: &str = "python3-libnbd";
 
+const C_PROGRAMS: &[Program] = &[
+    Program { name: "g++", package: "g++", purpose: "programs over libnvlane" },
+    Program { name: "nm", package: "binutils", purpose: "what libnvlane exports" },
+    Program { name: "pkg-config", package: "pkg-config", purpose: "finding libnvlane" },
+    Program { name: "make", package: "make", purpose: "configuring fio's sources" },
+    Program { name: "valgrind", package: "valgrind", purpose: "memory errors of programs over libnvlane" },
+    Program { name: "fio", package: "fio", purpose: "verified load over libnvlane" },
+];
+
 const PACKAGE_PROGRAMS: &[Program] = &[
     Program { name: "dpkg-deb", package: "dpkg", purpose: "Debian packages" },
     Program { name: "objcopy", package: "binutils", purpose: "debug symbols apart from the program" },
@@ -93,6 +102,7 @@ pub(crate) fn install() -> Result<()> {
     rust_components()?;
     install_clients()?;
     install_nbd_clients()?;
+    install_for_c()?;
     lab(&[])
 }
 
@@ -138,6 +148,36 @@ pub(crate) fn install_nbd_clients() -> Result<()> {
 pub(crate) fn install_ceph() -> Result<()> {
     debian_packages(CEPH_PROGRAMS)
 }
+
+/// Installs what programs over libnvlane are compiled and judged with.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_for_c() -> Result<()> {
+    debian_packages(C_PROGRAMS)
+}
+
+/// Installs cbindgen, and returns its path. Without optimization: it runs for a second. Another version writes other headers.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_cbindgen() -> Result<PathBuf> {
+    let tools = target_dir().join("tools");
+    let ours = tools.join("bin/cbindgen");
+    let says = format!("cbindgen {CBINDGEN}");
+    let is_right =
+        |path: &Path| output_of(Command::new(path).arg("--version")).is_ok_and(|text| text == says);
+    if let Some(path) = [Path::new("cbindgen"), &ours].into_iter().find(|path| is_right(path)) {
+        return Ok(path.to_owned());
+    }
+    let mut install =
+        cargo(&["install", "--locked", "--debug", "--quiet", "cbindgen", "--version", CBINDGEN]);
+    run(install.arg("--root").arg(&tools))?;
+    Ok(ours)
+}
+
+/// The version of cbindgen that nvlane.h is made with.
+const CBINDGEN: &str = "0.29.2";
 
 /// Installs the memcached clients: those in Python in their own virtual environment.
 ///
@@ -217,18 +257,39 @@ const SOURCE_RELEASES: [&str; 2] = ["unstable", "testing"];
 const DEBIAN_KEY: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Gets this version of memcached from Debian's source packages, unless it is present, and returns the directory of the
-/// sources. The mirror is the one that this machine gets packages from.
+/// sources.
+///
+/// # Errors
+/// As [`debian_source`].
+pub(crate) fn memcached_source(version: &str) -> Result<PathBuf> {
+    debian_source("memcached", version, &SOURCE_RELEASES.map(str::to_owned), "t/lib/MemcachedTest.pm")
+}
+
+/// Gets this version of fio, that of this machine, as [`memcached_source`].
+///
+/// # Errors
+/// As [`debian_source`].
+pub(crate) fn fio_source(version: &str) -> Result<PathBuf> {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let release = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let releases =
+        release.map_or(SOURCE_RELEASES.map(str::to_owned).to_vec(), |release| vec![release.to_owned()]);
+    debian_source("fio", version, &releases, "ioengines.h")
+}
+
+/// Gets this version of a program from the source packages of these releases of Debian, unless it is present, and returns the
+/// directory of the sources, which has `probe`. The mirror is the one that this machine gets packages from.
 ///
 /// # Errors
 /// As [`install`]; no release of Debian has this version.
-pub(crate) fn memcached_source(version: &str) -> Result<PathBuf> {
-    let place = target_dir().join("tools/memcached-source");
-    let source = place.join(format!("memcached-{version}"));
-    let is_there = || source.join("t/lib/MemcachedTest.pm").is_file();
+fn debian_source(name: &str, version: &str, releases: &[String], probe: &str) -> Result<PathBuf> {
+    let place = target_dir().join(format!("tools/{name}-source"));
+    let source = place.join(format!("{name}-{version}"));
+    let is_there = || source.join(probe).is_file();
     if is_there() {
         return Ok(source);
     }
-    let by_hand = format!("unpack the sources of memcached {version} into {}", source.display());
+    let by_hand = format!("unpack the sources of {name} {version} into {}", source.display());
     if !is_installed("apt-get") {
         bail!("{by_hand} first");
     }
@@ -238,10 +299,8 @@ pub(crate) fn memcached_source(version: &str) -> Result<PathBuf> {
         std::fs::create_dir_all(place.join(dir))?;
     }
     let mirror = debian_mirror()?;
-    let list = SOURCE_RELEASES
-        .map(|release| format!("deb-src [signed-by={DEBIAN_KEY}] {mirror} {release} main\n"))
-        .concat();
-    std::fs::write(place.join("sources.list"), list)?;
+    let line = |release| format!("deb-src [signed-by={DEBIAN_KEY}] {mirror} {release} main\n");
+    std::fs::write(place.join("sources.list"), releases.iter().map(line).collect::<String>())?;
     let apt = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         command.current_dir(&place).args(["-qq", "-o", "Dir::Etc::sourceparts=-", "-o"]);
@@ -252,20 +311,20 @@ pub(crate) fn memcached_source(version: &str) -> Result<PathBuf> {
         command
     };
     run(&mut apt("apt-get", &["update"]))?;
-    let packages = text_of(&mut apt("apt-cache", &["showsrc", "--only-source", "memcached"]))?;
+    let packages = text_of(&mut apt("apt-cache", &["showsrc", "--only-source", name]))?;
     let versions: Vec<_> = packages.lines().filter_map(|line| line.strip_prefix("Version: ")).collect();
     let Some(package) = versions.iter().find(|package| upstream(package) == version) else {
-        bail!("Debian has memcached {}, not {version}: {by_hand}", versions.join(" and "));
+        bail!("Debian has {name} {}, not {version}: {by_hand}", versions.join(" and "));
     };
-    let package = format!("memcached={package}");
+    let package = format!("{name}={package}");
     run(&mut apt("apt-get", &["source", "--download-only", "--tar-only", &package]))?;
     let archive = std::fs::read_dir(&place)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.to_string_lossy().contains(".orig.tar."))
-        .context("apt-get has brought no archive of memcached's sources")?;
+        .with_context(|| format!("apt-get has brought no archive of {name}'s sources"))?;
     run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&place))?;
     std::fs::remove_dir_all(place.join("lists"))?;
-    ensure!(is_there(), "memcached's sources have no tests in {}", source.display());
+    ensure!(is_there(), "{name}'s sources have no {probe} in {}", source.display());
     Ok(source)
 }
 

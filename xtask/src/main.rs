@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod c_library;
 mod ceph;
 mod check;
 mod ci;
@@ -53,12 +54,18 @@ enum Task {
     Instructions(instructions::Options),
     /// Behaviours between nvlane and stock Linux kernels, in emulated guests
     Interop(interop::Options),
-    /// Memcached clients against a target, with their makers' tests; NBD clients on a bridge
+    /// Memcached clients against a target, with their makers' tests; NBD clients on a bridge; programs over libnvlane
     Clients(clients::Options),
     /// RBD images of a real Ceph cluster behind a target; the cluster is started from the distribution's packages
     Ceph(ceph::Options),
     /// The driver for Kubernetes against a target, by csi-sanity, and its manifests, by kubeconform
     Csi,
+    /// libnvlane as it is installed: lib/, include/nvlane.h, lib/pkgconfig/nvlane.pc
+    CLibrary(c_library::Options),
+    /// The header nvlane.h, made by cbindgen from the library's sources
+    CHeader(c_library::HeaderOptions),
+    /// libnvlane, and the engine with which the installed fio uses it: lib/fio/nvlane.so
+    FioEngine(c_library::EngineOptions),
     /// The code of the driver's protocol, from the definition of the Container Storage Interface
     CsiProto(csi::ProtoOptions),
     /// The real host and target under virtual time: many seeds, or one
@@ -112,6 +119,9 @@ fn main() -> ExitCode {
         Task::Clients(options) => clients::run(&options),
         Task::Ceph(options) => ceph::judge(&options),
         Task::Csi => csi::judge(),
+        Task::CLibrary(options) => c_library::install(&options),
+        Task::CHeader(options) => c_library::header(&options),
+        Task::FioEngine(options) => c_library::fio_engine(&options),
         Task::CsiProto(options) => csi::proto(&options),
         Task::Sim(options) => sim::run(&options),
         Task::ProductBugs(options) => product_bugs::run(&options),

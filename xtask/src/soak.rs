@@ -4,7 +4,8 @@ use anyhow::Result;
 
 use crate::step::{Step, run_one, run_steps};
 use crate::{
-    ceph, clients, coverage, csi, deps, fuzz, interop, miri, package, product_bugs, sim, torture, wheel,
+    c_library, ceph, clients, coverage, csi, deps, fuzz, interop, miri, package, product_bugs, sim, torture,
+    wheel,
 };
 
 /// Options of `cargo xtask soak`.
@@ -31,6 +32,7 @@ const STEPS: &[Step] = &[
     Step::new("interop, epoll", 1200, || interop::run(&interop::Options::soak("epoll"))),
     Step::new("live page", 180, || clients::run(&clients::Options::live_page())),
     Step::new("Python wheel", 900, || wheel::build(&wheel::Options::checked())),
+    Step::new("header of the C library", 60, || c_library::header(&c_library::HeaderOptions { check: true })),
     Step::new("driver for Kubernetes", 300, csi::judge),
     Step::new("Ceph", 600, || ceph::judge(&ceph::Options::default())),
     Step::new("memcheck", 1800, || miri::run(&miri::Options { memcheck: true })),

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Programs in C and C++ over the installed libnvlane: compiled by pkg-config, alone, in a static build, and under memcheck; then
+# fio with its engine. Within `nvlane target --run`, with a namespace of blocks (1) and one of keys (2). Outside: PREFIX, where
+# library and engine are installed; SOURCES, the library's crate; NVLANE.
+set -eu -o pipefail
+
+export PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig LD_LIBRARY_PATH=$PREFIX/lib
+target=${NVLANE_ADDR%%\?*}
+warnings="-Wall -Wextra -Werror -O1 -g"
+flags=$(pkg-config --cflags --libs nvlane)
+for name in blocks lane; do
+    # shellcheck disable=SC2086
+    cc -std=c11 -Wpedantic $warnings "$SOURCES/examples-c/$name.c" $flags -o "$name"
+done
+# shellcheck disable=SC2086
+c++ -std=c++17 -Wpedantic $warnings "$SOURCES/examples-c/key_value.cpp" $flags -o key_value
+
+./blocks "$target?ns=1" depth=4
+./lane "$target?ns=1" 5000
+./key_value "$target?ns=2"
+
+# What a person mistypes.
+refused() { if out=$("$@" 2>&1); then echo "accepted: $*" >&2; exit 1; else echo "$out"; fi; }
+refused ./blocks "$target?ns=1" detph=4 | grep -q "there is no option detph; there are hostnqn"
+refused ./blocks "$target?ns=2" | grep -q "keys and values"
+refused ./blocks "$target?ns=7" | grep -q "has no namespace 7"
+refused ./blocks "127.0.0.1:1/nqn.2016-06.io.nvlane:c" | grep -q "nothing listens there"
+refused ./blocks "nqn.2016-06.io.nvlane:c" | grep -q "write the address of its target before it"
+
+# A target that is killed.
+cc -std=gnu11 $warnings "$(dirname "$0")/lost.c" $flags -o lost
+"$NVLANE" --log error target --listen 127.0.0.1:0 --nqn nqn.2016-06.io.nvlane:lost --namespace ram:16M --namespace kv:ram:16M \
+    --run 'echo "$PPID $NVLANE_ADDR" >lost.new && mv lost.new lost.target && sleep 60' &
+until [ -s lost.target ]; do sleep 0.1; done
+read -r process address <lost.target
+./lost "${address%%\?*}" "$process"
+
+memcheck() {
+    valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
+        --suppressions="$(dirname "$0")/valgrind.supp" "$@"
+}
+memcheck ./blocks "$target?ns=1"
+memcheck ./lane "$target?ns=1" 200
+memcheck ./key_value "$target?ns=2"
