@@ -22,6 +22,7 @@ mod mapping;
 mod memory;
 mod partitioner;
 mod payload;
+mod payload_ranges;
 mod segment;
 mod wide;
 
@@ -34,5 +35,6 @@ pub use mapping::page_bytes;
 pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
 pub use partitioner::{Partitioner, partition_of};
 pub use payload::{Payload, Torn};
+pub use payload_ranges::PayloadRanges;
 pub use segment::Segment;
 pub use wide::with_wide_vectors;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::buffers::Buffer;
 use crate::chunks::{CHUNK_BYTES, Chunk};
 use crate::memory::{MemoryRef, STRIPE_BYTES};
+use crate::payload_ranges::PayloadRanges;
 use crate::segment::Segment;
 
 /// The data behind a header: owned bytes, a range of a namespace, or zeroes.
@@ -23,6 +24,8 @@ pub enum Payload {
     Torn(Box<Torn>),
     /// Whole chunks, and the bytes behind them, all unchanging.
     Chunks(Arc<Vec<Chunk>>, Box<Payload>),
+    /// Ranges of a payload that never changes, one after the other.
+    Ranges(Box<PayloadRanges>),
 }
 
 /// The rest of a range in a namespace, made by [`Payload::rest`].
@@ -49,6 +52,7 @@ impl Payload {
             Self::Heap(bytes) => bytes.len(),
             Self::Torn(torn) => torn.kept.len() + torn.behind.as_ref().map_or(0, MemoryRef::len),
             Self::Chunks(chunks, rest) => chunks.len() * CHUNK_BYTES + rest.len(),
+            Self::Ranges(ranges) => ranges.len(),
         }
     }
 
@@ -64,7 +68,7 @@ impl Payload {
     #[must_use]
     pub fn is_stable(&self) -> bool {
         match self {
-            Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) => true,
+            Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) | Self::Ranges(_) => true,
             Self::Memory(_) => false,
             Self::Torn(torn) => torn.behind.is_none(),
             Self::Chunks(_, rest) => rest.is_stable(),
@@ -88,6 +92,7 @@ impl Payload {
             Self::Heap(bytes) => Segment::new(&bytes[range]),
             Self::Torn(torn) => torn.segment(range),
             Self::Chunks(chunks, rest) => segment_of_chunks(chunks, rest, range),
+            Self::Ranges(ranges) => ranges.segment(range),
         }
     }
 
@@ -110,7 +115,9 @@ impl Payload {
                 let start = range.start.checked_sub(whole)?;
                 return rest.rest(start..range.end - whole);
             }
-            Self::Torn(_) | Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) => return None,
+            Self::Torn(_) | Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) | Self::Ranges(_) => {
+                return None;
+            }
         };
         // Both kinds begin where a block does, and the rest may do so as well.
         if range.start.is_multiple_of(STRIPE_BYTES) {
@@ -149,6 +156,14 @@ impl Payload {
                 }
                 if at < range.end {
                     rest.for_each_piece(at - whole..range.end - whole, each);
+                }
+            }
+            Self::Ranges(ranges) => {
+                let mut at = range.start;
+                while at < range.end {
+                    let part = ranges.within(at..range.end);
+                    at += part.len();
+                    ranges.of().for_each_piece(part, &mut each as &mut dyn FnMut(&[u8]));
                 }
             }
             Self::Memory(_) | Self::Torn(_) => {
