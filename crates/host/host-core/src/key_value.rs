@@ -24,6 +24,7 @@
 mod batch;
 mod divided_batch;
 mod partition_map;
+mod value;
 
 use proto::host_limits::Limits;
 use proto::host_namespaces::{KeySpace, KeySpaceVendor, NamespaceInfo, Unusable};
@@ -96,6 +97,21 @@ impl KeyValueNamespace {
     #[must_use]
     pub fn partition_map(&self) -> Option<PartitionMap> {
         self.keys.vendor.partitions.map(PartitionMap::new)
+    }
+
+    /// Maximum key in the data of a command, bytes: 16 if the controller supports no longer ones.
+    #[must_use]
+    pub fn long_key_bytes_max(&self) -> u16 {
+        self.keys.vendor.long_key_bytes_max.max(16)
+    }
+
+    /// Checks the length of a key in the data of a command.
+    pub(crate) fn check_long_key(&self, key: &[u8]) -> Result<(), InvalidCommand> {
+        let (length, limit) = (key.len(), self.long_key_bytes_max());
+        if (1..=usize::from(limit)).contains(&length) {
+            return Ok(());
+        }
+        Err(InvalidCommand::KeyLength { length, limit })
     }
 
     /// Maximum value that one command transfers, bytes.
@@ -312,7 +328,18 @@ impl KeyValueNamespace {
     /// [`InvalidCommand::Unsupported`].
     pub fn batch(&self) -> Result<Batch, InvalidCommand> {
         self.check_vendor(KvVendorCommands::BATCH, "Batch Submit")?;
-        Ok(Batch::new(self))
+        Ok(Batch::new(self, false))
+    }
+
+    /// An empty batch that only tests whether keys exist: read its outcomes with
+    /// [`Presence::read`](wire::kv::presence::Presence::read).
+    ///
+    /// # Errors
+    /// [`InvalidCommand::Unsupported`].
+    pub fn presence_batch(&self) -> Result<Batch, InvalidCommand> {
+        let commands = KvVendorCommands::BATCH | KvVendorCommands::PRESENCE;
+        self.check_vendor(commands, "batches of one bit for each key")?;
+        Ok(Batch::new(self, true))
     }
 }
 
@@ -332,6 +359,7 @@ pub(crate) mod tests {
         identify.set_format_count(1);
         identify.kvf[0] = KvFormat::new(16, 256 << 20, 0);
         let mut vendor = KvVendorArea::default();
+        vendor.long_key_bytes_max.set(250);
         vendor.batch_operations_max.set(4);
         vendor.batch_bytes_max.set(4096);
         vendor.commands = commands;

@@ -108,6 +108,14 @@ pub enum InvalidCommand {
         /// Maximum length of operations and outcomes together, bytes.
         bytes: u32,
     },
+    /// A key that no command can have.
+    #[error("a key of {length} bytes: it must have 1 to {limit}")]
+    KeyLength {
+        /// Bytes of the key.
+        length: usize,
+        /// Maximum, bytes.
+        limit: u16,
+    },
     /// The controller does not support this command.
     #[error("the controller does not support {0}")]
     Unsupported(&'static str),

@@ -82,11 +82,13 @@ pub(crate) fn is_of_ana(status: Status) -> bool {
     status.is(Status::ANA_INACCESSIBLE) || status.is(Status::ANA_TRANSITION)
 }
 
-/// The seed that spreads the retries of the command `sequence`. A Batch Submit follows its Collect directly, and must
-/// not be repeated before it.
+/// The seed that spreads the retries of the command `sequence`. A Submit directly follows the command that waits for it,
+/// and must not be repeated before it.
 pub(crate) fn spread_of(opcode: u8, sequence: u32) -> u32 {
     match KvOpcode::from_raw(opcode) {
-        KvOpcode::BATCH_SUBMIT => sequence.wrapping_sub(1),
+        KvOpcode::BATCH_SUBMIT | KvOpcode::RETRIEVE_SUBMIT | KvOpcode::STORE_SUBMIT => {
+            sequence.wrapping_sub(1)
+        }
         _ => sequence,
     }
 }

@@ -13,6 +13,7 @@ use wire::identify::descriptors::{NamespaceDescriptor, NamespaceDescriptors};
 use wire::identify::lists::{NSID_LIST_ENTRIES, read_nsid_list};
 use wire::identify::namespace::{DeallocatedValue, IdentifyNamespace, Nmic, Nsattr, Nsfeat};
 use wire::identify::{Cns, IDENTIFY_BYTES};
+use wire::kv::LONG_KEY_LENGTH_MAX;
 use wire::log::partition_map::PartitionMapLog;
 use wire::log::{GetLogPage, Lid};
 use wire::sqe::Sqe;
@@ -110,6 +111,8 @@ pub struct KeySpace {
 pub struct KeySpaceVendor {
     /// The commands.
     pub commands: KvVendorCommands,
+    /// Bytes of a key in the data of a command, at most 250; 0 means 16.
+    pub long_key_bytes_max: u16,
     /// Operations of one batch.
     pub batch_operations_max: u32,
     /// Bytes of the operations of a batch and their outcomes together.
@@ -135,6 +138,7 @@ impl KeySpace {
         let format = identify.format()?;
         let vendor = identify.vendor().map(|vendor| KeySpaceVendor {
             commands: vendor.commands,
+            long_key_bytes_max: vendor.long_key_bytes_max.get().min(LONG_KEY_LENGTH_MAX.into()),
             batch_operations_max: vendor.batch_operations_max.get(),
             batch_bytes_max: vendor.batch_bytes_max.get(),
             vector_bytes_max: vendor.vector_bytes_max.get(),
@@ -851,12 +855,14 @@ mod tests {
         assert_eq!(info.keys, Some(plain), "a command has room for 16 bytes of a key");
         let mut vendor = KvVendorArea::default();
         vendor.commands = KvVendorCommands::ATOMIC;
+        vendor.long_key_bytes_max.set(300);
         vendor.batch_operations_max.set(64);
         vendor.batch_bytes_max.set(4096);
         vendor.vector_bytes_max.set(8192);
         page.set_vendor(vendor);
         let ours = KeySpaceVendor {
             commands: KvVendorCommands::ATOMIC,
+            long_key_bytes_max: 250,
             batch_operations_max: 64,
             batch_bytes_max: 4096,
             vector_bytes_max: 8192,

@@ -2,6 +2,8 @@
 
 pub mod batch;
 pub mod operation;
+pub mod presence;
+pub mod value;
 
 use core::fmt;
 
@@ -10,8 +12,14 @@ use crate::id::Nsid;
 use crate::opcode::KvOpcode;
 use crate::sqe::Sqe;
 
-/// Most bytes of a key.
+/// Most bytes of a key in a command itself.
 pub const KEY_BYTES_MAX: usize = 16;
+
+/// Most bytes of a key in the data of a command: as many as memcached's have. docs/kv-commands.md §4.3
+pub const LONG_KEY_BYTES_MAX: usize = LONG_KEY_LENGTH_MAX as usize;
+
+/// The same as the length of a key has it.
+pub const LONG_KEY_LENGTH_MAX: u8 = 250;
 
 const LIST_HEADER_BYTES: usize = 4;
 const KEY_LENGTH_BYTES: usize = 2;
@@ -40,6 +48,12 @@ impl Key {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.length)).unwrap_or_default()
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
     }
 }
 

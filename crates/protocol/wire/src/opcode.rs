@@ -101,7 +101,10 @@ tables! {
         0x89 VECTOR_VECTOR, "Vector Update by Vector";
         0x8A VECTOR_FILTER, "Vector Filter";
         0x8C VECTOR_REDUCE, "Vector Reduce";
+        0x8D RETRIEVE_SUBMIT, "Retrieve Submit";
         0x8E VECTOR_FETCH, "Vector Fetch and Update";
+        0x91 STORE_SUBMIT, "Store Submit";
+        0x95 STORE_DATA, "Store Data";
     }
 }
 
@@ -160,7 +163,15 @@ mod tests {
         assert_directions(
             Op::data_direction,
             &[Op::DELETE, Op::EXIST, Op::VECTOR_SCALAR, Op::VECTOR_REDUCE],
-            &[Op::STORE, Op::BATCH_SUBMIT, Op::ATOMIC, Op::VECTOR_VECTOR],
+            &[
+                Op::STORE,
+                Op::BATCH_SUBMIT,
+                Op::ATOMIC,
+                Op::VECTOR_VECTOR,
+                Op::RETRIEVE_SUBMIT,
+                Op::STORE_SUBMIT,
+                Op::STORE_DATA,
+            ],
             &[Op::RETRIEVE, Op::LIST, Op::BATCH_COLLECT, Op::VECTOR_FILTER, Op::VECTOR_FETCH],
         );
     }

@@ -97,6 +97,7 @@ fn batch(queue: &mut Queue, keys: &[Key]) -> [Status; 2] {
         count: u16::try_from(keys.len()).expect("a few"),
         tag: 1,
         outcome_bytes: 4096,
+        ..BatchSubmit::default()
     };
     let submit = queue.submit(submit.to_sqe(KEYS), Move::InCapsule(&data)).expect("sent");
     let answers = queue.finish_all(&[(collect, &[]), (submit, &[])]).expect("answers");

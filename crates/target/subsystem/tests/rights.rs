@@ -121,6 +121,7 @@ fn batch(queue: &mut Queue, nsid: Nsid, opcodes: &[KvOpcode]) -> [Status; 2] {
         count: u16::try_from(opcodes.len()).expect("a few"),
         tag: 1,
         outcome_bytes: 4096,
+        ..BatchSubmit::default()
     };
     let submit = queue.submit(submit.to_sqe(nsid), Move::InCapsule(&data)).expect("sent");
     let answers = queue.finish_all(&[(collect, &[]), (submit, &[])]).expect("answers");

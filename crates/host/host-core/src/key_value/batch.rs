@@ -1,9 +1,12 @@
 //! Batches: many key-value operations in one capsule, sent by two commands, with outcomes in the same order.
 
+use wire::identify::command_set::KvVendorCommands;
 use wire::kv::batch::{
-    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, Outcomes, collected_bytes,
+    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, Outcomes, STORE_WITH_ATTRIBUTES,
+    StoreAttributes, collected_bytes,
 };
 use wire::kv::operation::{AtomicOperation, ElementCode, VectorComparison, VectorFunction, vector_kind};
+use wire::kv::presence::presence_bytes;
 use wire::kv::{Key, StoreOptions};
 use wire::opcode::KvOpcode;
 
@@ -29,10 +32,14 @@ pub struct Batch {
     nsid: Nsid,
     count_max: u16,
     bytes_max: u32,
+    key_bytes_max: u16,
+    /// Whether outcomes are one bit each.
+    is_presence: bool,
+    has_attributes: bool,
 }
 
 impl Batch {
-    pub(super) fn new(namespace: &KeyValueNamespace) -> Self {
+    pub(super) fn new(namespace: &KeyValueNamespace, is_presence: bool) -> Self {
         let vendor = namespace.vendor();
         Self {
             data: Vec::new(),
@@ -41,6 +48,9 @@ impl Batch {
             nsid: namespace.nsid(),
             count_max: u16::try_from(vendor.batch_operations_max).unwrap_or(u16::MAX),
             bytes_max: vendor.batch_bytes_max.min(namespace.transfer_bytes_max),
+            key_bytes_max: namespace.long_key_bytes_max(),
+            is_presence,
+            has_attributes: vendor.commands.contains(KvVendorCommands::ATTRIBUTES),
         }
     }
 
@@ -61,10 +71,16 @@ impl Batch {
         self.count == 0
     }
 
-    /// The key of the first operation.
+    /// The key of the first operation, if a command itself has room for it.
     #[must_use]
     pub fn first_key(&self) -> Option<Key> {
-        Operations::new(&self.data).next()?.ok().and_then(|operation| Key::new(operation.key))
+        self.first_long_key().and_then(Key::new)
+    }
+
+    /// The key of the first operation.
+    #[must_use]
+    pub fn first_long_key(&self) -> Option<&[u8]> {
+        Operations::new(&self.data).next()?.ok().map(|operation| operation.key)
     }
 
     /// Removes all operations and keeps the memory.
@@ -74,14 +90,23 @@ impl Batch {
         self.outcome_bytes = 0;
     }
 
-    /// Adds an operation.
+    /// Adds an operation. Its key may be longer than 16 bytes if the controller
+    /// [supports that](KeyValueNamespace::long_key_bytes_max).
     ///
     /// # Errors
-    /// [`InvalidCommand::BatchFull`]; the batch is unchanged.
+    /// [`InvalidCommand::BatchFull`] or [`InvalidCommand::KeyLength`]; the batch is unchanged.
     #[inline]
     pub fn push(&mut self, operation: &Operation<'_>) -> Result<(), InvalidCommand> {
         let full = InvalidCommand::BatchFull { operations: self.count, bytes: self.bytes_max };
-        let outcome_bytes = operation.outcome_bytes().saturating_add(self.outcome_bytes as usize);
+        let (length, limit) = (operation.key.len(), self.key_bytes_max);
+        if length > usize::from(limit) || length == 0 {
+            return Err(InvalidCommand::KeyLength { length, limit });
+        }
+        let outcome_bytes = if self.is_presence {
+            presence_bytes(self.count.saturating_add(1))
+        } else {
+            operation.outcome_bytes().saturating_add(self.outcome_bytes as usize)
+        };
         let start = self.data.len();
         if self.count >= self.count_max {
             return Err(full);
@@ -105,6 +130,29 @@ impl Batch {
     pub fn store(&mut self, key: &Key, value: &[u8], options: StoreOptions) -> Result<(), InvalidCommand> {
         let operation = Operation::new(KvOpcode::STORE, key);
         self.push(&Operation { operand: value, options: options.bits(), ..operation })
+    }
+
+    /// Stores a value with attributes: a time to live, and flags as memcached's clients have them.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push), and [`InvalidCommand::Unsupported`].
+    pub fn store_with(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        options: StoreOptions,
+        attributes: StoreAttributes,
+    ) -> Result<(), InvalidCommand> {
+        let operation = Operation { options: options.bits(), ..Operation::on(KvOpcode::STORE, key) };
+        if attributes == StoreAttributes::default() {
+            return self.push(&Operation { operand: value, ..operation });
+        }
+        if !self.has_attributes {
+            return Err(InvalidCommand::Unsupported("values with attributes"));
+        }
+        let operand = [&attributes.to_bytes(), value].concat();
+        let options = options.bits() | STORE_WITH_ATTRIBUTES;
+        self.push(&Operation { operand: &operand, options, ..operation })
     }
 
     /// Retrieves a value's first `length` bytes.
@@ -255,7 +303,8 @@ impl Batch {
     #[expect(clippy::expect_used, reason = "a batch is filled within a transfer, of 32 bits")]
     pub fn submit(&self, tag: u32, length: usize) -> Command {
         let data_bytes = u32::try_from(length).expect("within a transfer");
-        let submit = BatchSubmit { data_bytes, count: self.count, tag, outcome_bytes: self.outcome_bytes };
+        let Self { count, is_presence, outcome_bytes, .. } = *self;
+        let submit = BatchSubmit { data_bytes, count, is_presence, tag, outcome_bytes };
         Command::new(submit.to_sqe(self.nsid), Class::Other, Moves::ToController, data_bytes)
     }
 
@@ -271,7 +320,6 @@ impl Batch {
 mod tests {
     use super::*;
     use crate::key_value::tests::{key, namespace};
-    use wire::identify::command_set::KvVendorCommands;
     use wire::kv::batch::Operations;
     use wire::kv::operation::AtomicFunction;
 
@@ -294,12 +342,45 @@ mod tests {
     }
 
     #[test]
+    fn keys_may_be_as_long_as_the_controller_takes_them() {
+        let mut batch = namespace(KvVendorCommands::all()).presence_batch().expect("a batch");
+        let exist = |key| Operation::on(KvOpcode::EXIST, key);
+        let long = [7; 251];
+        assert_eq!(batch.push(&exist(&long)), Err(InvalidCommand::KeyLength { length: 251, limit: 250 }));
+        assert_eq!(batch.push(&exist(&[])), Err(InvalidCommand::KeyLength { length: 0, limit: 250 }));
+        batch.push(&exist(&long[..250])).unwrap();
+        assert_eq!((batch.first_long_key(), batch.first_key()), (Some(&long[..250]), None));
+        assert_eq!(batch.outcome_bytes(), 16, "8 bytes, and 64 bits");
+        assert!(BatchSubmit::from_sqe(batch.submit(1, batch.data().len()).sqe()).is_presence);
+        let none = namespace(KvVendorCommands::BATCH);
+        assert_eq!(
+            none.presence_batch().unwrap_err().to_string(),
+            "the controller does not support batches of one bit for each key"
+        );
+    }
+
+    #[test]
+    fn attributes_precede_a_value() {
+        let mut batch = namespace(KvVendorCommands::all()).batch().expect("a batch");
+        let attributes = StoreAttributes { ttl_s: 0x0102, flags: 3 };
+        batch.store_with(b"k", b"xy", StoreOptions::MUST_NOT_EXIST, attributes).unwrap();
+        batch.store_with(b"k", b"xy", StoreOptions::empty(), StoreAttributes::default()).unwrap();
+        let mut operations = Operations::new(batch.data()).map(|operation| operation.expect("whole"));
+        let (first, second) = (operations.next().expect("one"), operations.next().expect("two"));
+        assert_eq!((first.options, first.operand), (0b1010, &b"\x02\x01\0\0\x03\0\0\0xy"[..]));
+        assert_eq!((second.options, second.operand), (0, &b"xy"[..]));
+        let mut batch = namespace(KvVendorCommands::BATCH).batch().expect("a batch");
+        assert!(batch.store_with(b"k", b"xy", StoreOptions::empty(), attributes).is_err());
+    }
+
+    #[test]
     fn both_commands_name_the_same_batch() {
         let mut batch = namespace(KvVendorCommands::all()).batch().expect("a batch");
         batch.exist(&key("k")).unwrap();
         let (collect, submit) = (batch.collect(9), batch.submit(9, batch.data().len()));
         assert_eq!(BatchCollect::from_sqe(collect.sqe()), BatchCollect { buffer_bytes: 16, tag: 9 });
-        let expected = BatchSubmit { data_bytes: 16, count: 1, tag: 9, outcome_bytes: 16 };
+        let expected =
+            BatchSubmit { data_bytes: 16, count: 1, is_presence: false, tag: 9, outcome_bytes: 16 };
         assert_eq!(BatchSubmit::from_sqe(submit.sqe()), expected);
         assert_eq!((collect.buffer_bytes(), submit.buffer_bytes()), (Some(16), Some(16)));
         assert_eq!(collect.sqe().nsid(), submit.sqe().nsid());

@@ -190,7 +190,8 @@ fn a_batch_that_cannot_be_is_refused_as_a_whole() {
     let nsid = keys.namespace().nsid();
     let submit = |tag, count, data: &[u8], outcome_bytes| {
         let data_bytes = data.len() as u32;
-        let sqe = BatchSubmit { data_bytes, count, tag, outcome_bytes }.to_sqe(nsid);
+        let sqe =
+            BatchSubmit { data_bytes, count, tag, outcome_bytes, ..BatchSubmit::default() }.to_sqe(nsid);
         host::Command::raw_to_controller(sqe, data_bytes)
     };
     let collect = |tag, buffer_bytes| {

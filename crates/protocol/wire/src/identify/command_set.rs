@@ -157,7 +157,7 @@ tables! {
     pub structure KvVendorArea: 256 {
         0 signature: [u8; 8];
         8 pub version: U16, "Version of the commands: a higher one only adds.";
-        10 reserved_10: [u8; 2];
+        10 pub long_key_bytes_max: U16, "Bytes of a key in the data of a command; 0: 16.";
         12 pub commands: KvVendorCommands, "The commands there are.";
         13 reserved_13: [u8; 3];
         16 pub batch_operations_max: U32, "Operations of one batch.";
@@ -180,6 +180,9 @@ tables! {
         [1] ATOMIC, "Atomic.";
         [2] VECTOR, "The five on vectors.";
         [3] PARTITION_MAP, "The log page that tells how a key's partition is found.";
+        [4] PRESENCE, "Batches whose outcomes are one bit each.";
+        [5] VALUE, "Retrieve Submit, Store Submit and Store Data.";
+        [6] ATTRIBUTES, "Stores with a time to live and flags.";
     }
 
     /// Controller, key-value command set (CNS 06, CSI 1). wire §23

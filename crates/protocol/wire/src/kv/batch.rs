@@ -7,7 +7,7 @@
 //! ```
 
 use crate::bits::{low32, quadword};
-use crate::kv::{KEY_BYTES_MAX, Key};
+use crate::kv::{Key, LONG_KEY_BYTES_MAX, LONG_KEY_LENGTH_MAX};
 use crate::opcode::KvOpcode;
 use crate::status::Status;
 
@@ -17,12 +17,42 @@ pub const OPERATION_HEADER_BYTES: usize = 12;
 /// Bytes before the data of an outcome.
 pub const OUTCOME_HEADER_BYTES: usize = 16;
 
+/// Option of a Store in a batch: its operand begins with [attributes](StoreAttributes) of the pair, and the value follows.
+/// docs/kv-commands.md §4.3
+pub const STORE_WITH_ATTRIBUTES: u8 = 1 << 3;
+
+/// Attributes of a pair beside its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreAttributes {
+    /// Seconds until it expires; 0: never.
+    pub ttl_s: u32,
+    /// Any number: memcached's flags.
+    pub flags: u32,
+}
+
+impl StoreAttributes {
+    /// As they precede a value.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 8] {
+        (u64::from(self.ttl_s) | u64::from(self.flags) << 32).to_le_bytes()
+    }
+
+    /// Those that precede a value, and the value; `None` if it is too short.
+    #[must_use]
+    pub fn split(operand: &[u8]) -> Option<(Self, &[u8])> {
+        let (&[t0, t1, t2, t3, f0, f1, f2, f3], value) = operand.split_first_chunk()?;
+        let ttl_s = u32::from_le_bytes([t0, t1, t2, t3]);
+        Some((Self { ttl_s, flags: u32::from_le_bytes([f0, f1, f2, f3]) }, value))
+    }
+}
+
 tables! {
     /// Fields of a Batch Submit. docs/kv-commands.md §4.1
     #[derive(Default)]
     pub command BatchSubmit: KvOpcode::BATCH_SUBMIT {
         cdw10 [31:0] data_bytes: u32, "Bytes of the operations.";
         cdw11 [15:0] count: u16, "Number of operations.";
+        cdw11 [16] is_presence: bool, "Whether the outcomes are one bit each: docs/kv-commands.md §4.6.";
         cdw12 [31:0] tag: u32, "Which Batch Collect of the queue waits for the outcomes.";
         cdw13 [31:0] outcome_bytes: u32, "Bytes that the outcomes take at most.";
     }
@@ -46,7 +76,7 @@ pub struct Operation<'a> {
     pub kind: u8,
     /// Bytes of data that its outcome has at most.
     pub room_bytes: u32,
-    /// 1 to 16 bytes.
+    /// 1 to 250 bytes.
     pub key: &'a [u8],
     /// The value of a Store, or the operands of the operation.
     pub operand: &'a [u8],
@@ -56,7 +86,14 @@ impl<'a> Operation<'a> {
     /// One without options, operand and room.
     #[must_use]
     pub fn new(opcode: KvOpcode, key: &'a Key) -> Self {
-        Self { opcode, options: 0, kind: 0, room_bytes: 0, key: key.as_bytes(), operand: &[] }
+        Self::on(opcode, key.as_bytes())
+    }
+
+    /// As [`new`](Self::new), on a key that may be longer than a command has room for.
+    #[inline]
+    #[must_use]
+    pub const fn on(opcode: KvOpcode, key: &'a [u8]) -> Self {
+        Self { opcode, options: 0, kind: 0, room_bytes: 0, key, operand: &[] }
     }
 
     /// Bytes that its outcome takes at most.
@@ -66,11 +103,11 @@ impl<'a> Operation<'a> {
         outcome_bytes(self.room_bytes as usize)
     }
 
-    /// Appends it to the data of a Batch Submit. Returns whether it could be: a key of 1 to 16 bytes, an operand whose
+    /// Appends it to the data of a Batch Submit. Returns whether it could be: a key of 1 to 250 bytes, an operand whose
     /// length has 32 bits.
     #[must_use = "whether it was appended"]
     pub fn append_to(&self, data: &mut Vec<u8>) -> bool {
-        let Ok(key_length @ 1..=16) = u8::try_from(self.key.len()) else { return false };
+        let Ok(key_length @ 1..=LONG_KEY_LENGTH_MAX) = u8::try_from(self.key.len()) else { return false };
         let Ok(operand_bytes) = u32::try_from(self.operand.len()) else { return false };
         let mut header = [self.opcode.raw(), key_length, self.options, self.kind, 0, 0, 0, 0, 0, 0, 0, 0];
         header[4..8].copy_from_slice(&operand_bytes.to_le_bytes());
@@ -97,7 +134,7 @@ pub enum BatchError {
         /// Where the operation begins.
         offset: usize,
     },
-    /// A key has no bytes, or more than 16.
+    /// A key has no bytes, or more than 250.
     #[error("key of {length} bytes in the operation at byte {offset} of the batch")]
     Key {
         /// Where the operation begins.
@@ -137,7 +174,7 @@ impl<'a> Operations<'a> {
         let (header, rest) = rest.split_first_chunk::<OPERATION_HEADER_BYTES>().ok_or(truncated)?;
         let &[opcode, length, options, kind, o0, o1, o2, o3, r0, r1, r2, r3] = header;
         let key_bytes = usize::from(length);
-        if !(1..=KEY_BYTES_MAX).contains(&key_bytes) {
+        if !(1..=LONG_KEY_BYTES_MAX).contains(&key_bytes) {
             return Err(BatchError::Key { offset, length });
         }
         let operand_bytes = u32::from_le_bytes([o0, o1, o2, o3]) as usize;
@@ -293,7 +330,13 @@ mod tests {
 
     #[test]
     fn both_commands_have_the_bytes_of_the_document() {
-        let submit = BatchSubmit { data_bytes: 0x0102, count: 5, tag: 0x0A0B_0C0D, outcome_bytes: 0x2000 };
+        let submit = BatchSubmit {
+            data_bytes: 0x0102,
+            count: 5,
+            is_presence: false,
+            tag: 0x0A0B_0C0D,
+            outcome_bytes: 0x2000,
+        };
         let sqe = submit.to_sqe(Nsid::new(1));
         let mut expected = [0; 64];
         expected[..5].copy_from_slice(&[0x81, 0x40, 0, 0, 1]);
@@ -301,6 +344,9 @@ mod tests {
         expected[40..56].copy_from_slice(&[2, 1, 0, 0, 5, 0, 0, 0, 13, 12, 11, 10, 0, 0x20, 0, 0]);
         assert_eq!(sqe.as_bytes(), expected);
         assert_eq!(BatchSubmit::from_sqe(&sqe), submit);
+        let presence = BatchSubmit { is_presence: true, ..submit }.to_sqe(Nsid::new(1));
+        assert_eq!(presence.as_bytes()[44..48], [5, 0, 1, 0]);
+        assert_eq!(BatchSubmit::from_sqe(&presence), BatchSubmit { is_presence: true, ..submit });
         let collect = BatchCollect { buffer_bytes: 0x2000, tag: 0x0A0B_0C0D };
         let sqe = collect.to_sqe(Nsid::new(1));
         expected[0] = 0x82;
@@ -340,7 +386,7 @@ mod tests {
         let whole = Operation { room_bytes: 3, ..Operation::new(KvOpcode::RETRIEVE, &key) };
         assert_eq!(whole.outcome_bytes(), 24, "with its padding");
         let mut data = Vec::new();
-        for key in [&[][..], &[b'k'; 17]] {
+        for key in [&[][..], &[b'k'; 251], &[b'k'; 300]] {
             assert!(!Operation { key, ..whole }.append_to(&mut data));
         }
         assert!(data.is_empty());
@@ -364,8 +410,13 @@ mod tests {
         assert_eq!(read(&[]), None);
         assert_eq!(read(&[1; 11]), Some(Err(BatchError::Truncated { offset: 0 })));
         assert_eq!(read(b"\x02\0\0\0\0\0\0\0\0\0\0\0"), Some(Err(BatchError::Key { offset: 0, length: 0 })));
-        let long = *b"\x02\x11\0\0\0\0\0\0\0\0\0\0aaaaaaaaaaaaaaaaaaaa";
-        assert_eq!(read(&long), Some(Err(BatchError::Key { offset: 0, length: 17 })));
+        let mut long = [b'a'; 264];
+        long[..12].copy_from_slice(b"\x02\xfb\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(read(&long), Some(Err(BatchError::Key { offset: 0, length: 251 })));
+        long[1] = 250;
+        let longest = Operation::on(KvOpcode::RETRIEVE, &long[12..262]);
+        assert_eq!(read(&long), Some(Ok(longest)));
+        assert_eq!(read(&long[..262]), Some(Err(BatchError::Truncated { offset: 0 })), "no padding");
         assert_eq!(
             read(b"\x01\x01\0\0\xff\xff\xff\xff\0\0\0\0k\0\0\0"),
             Some(Err(BatchError::Truncated { offset: 0 }))
@@ -381,7 +432,7 @@ mod tests {
         #[test]
         fn batches_read_back(
             operations in prop::collection::vec(
-                (any::<[u8; 3]>(), any::<u32>(), prop::collection::vec(any::<u8>(), 1..=16), prop::collection::vec(any::<u8>(), 0..40)),
+                (any::<[u8; 3]>(), any::<u32>(), prop::collection::vec(any::<u8>(), 1..=250), prop::collection::vec(any::<u8>(), 0..40)),
                 0..20,
             ),
         ) {

@@ -16,6 +16,7 @@ pub(crate) const KEY_VALUE_READING: &[KvOpcode] = &[
     KvOpcode::LIST,
     KvOpcode::EXIST,
     KvOpcode::BATCH_COLLECT,
+    KvOpcode::RETRIEVE_SUBMIT,
     KvOpcode::VECTOR_FILTER,
     KvOpcode::VECTOR_REDUCE,
 ];
@@ -25,6 +26,8 @@ pub(crate) const KEY_VALUE_WRITING: &[KvOpcode] = &[
     KvOpcode::STORE,
     KvOpcode::DELETE,
     KvOpcode::BATCH_SUBMIT,
+    KvOpcode::STORE_SUBMIT,
+    KvOpcode::STORE_DATA,
     KvOpcode::ATOMIC,
     KvOpcode::VECTOR_SCALAR,
     KvOpcode::VECTOR_VECTOR,

@@ -318,7 +318,7 @@ impl Commands {
                 self.table_settled |= self.namespaces.end(at);
                 true
             }
-            Step::Collecting => {
+            Step::Collecting(_) => {
                 let (owner, sqe) = (running.owner, running.sqe);
                 self.running.remove(ticket);
                 self.forget_collect(owner, &sqe);
@@ -329,6 +329,7 @@ impl Commands {
             | Step::Locking(_)
             | Step::Arriving(_)
             | Step::Collected
+            | Step::Retrieving(_)
             | Step::Scattered(_) => false,
         }
     }

@@ -33,7 +33,11 @@ impl DigestQueue {
         (owner, sqe): (Owner, &Sqe),
         digested: Digested,
     ) -> Ticket {
-        let taken_bytes = match &digested.payload {
+        let payload = match &digested.payload {
+            Payload::Ranges(ranges) => ranges.of(),
+            payload => payload,
+        };
+        let taken_bytes = match payload {
             Payload::Chunks(_, rest) => match &**rest {
                 Payload::Buffer(buffer) => buffer.capacity(),
                 _ => 0,

@@ -5,7 +5,9 @@ mod answers;
 pub(crate) mod batch;
 mod execute;
 mod large;
+mod post;
 mod serve;
+mod value;
 
 pub(crate) use answers::on_reply;
 pub(crate) use execute::{KeyValueStart, flush_logs};

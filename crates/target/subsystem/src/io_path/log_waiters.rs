@@ -23,12 +23,12 @@ use memcached::{
 use memory::CHUNK_BYTES;
 use reactor::Io;
 use store::Logged;
-use wire::kv::Key;
 use wire::status::Status;
 
 use crate::io_path::log_waiters::part::Part;
 use crate::messages::key_value::action::{self, KvAction, KvOutcome};
 use crate::messages::key_value::batch_part::{self, AHEAD_COUNT, PartOfBatch};
+use crate::messages::key_value::key_name::KeyName;
 use crate::messages::key_value::message::{
     CommandReply, Copied, KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work,
 };
@@ -107,7 +107,7 @@ enum Waiting {
     /// A memcached command whose value arrived in parts.
     Large(u64, AnswerId, LargeStore),
     /// An NVMe command.
-    Action(store::Ticket, Key, KvAction),
+    Action(store::Ticket, KeyName, KvAction),
     /// An operation of a batch: its part, and its index.
     Operation(usize, usize),
 }
@@ -272,19 +272,19 @@ impl LogWaiters {
         from: usize,
         namespace: NamespaceId,
         ticket: store::Ticket,
-        key: Key,
+        key: KeyName,
         action: KvAction,
     ) {
         let needs_value = action.needs_value();
         let is_of_key = !matches!(action, KvAction::List { .. } | KvAction::Flush);
-        let parked = Parked { from, what: Waiting::Action(ticket, key, action) };
+        let parked = Parked { from, what: Waiting::Action(ticket, key.clone(), action) };
         let parked =
             if is_of_key { self.park(keys, key.as_bytes(), needs_value, parked) } else { Some(parked) };
         let Some(Parked { what: Waiting::Action(_, _, action), .. }) = parked else { return };
         let number_of_flush = matches!(action, KvAction::Flush).then(|| keys.logged.request_flush());
         let next = io.reactor() + 1;
         let is_room = matches!(action, KvAction::Reserve { .. });
-        let outcome = perform(keys.logged.partition(), &key, action, next == io.reactor_count());
+        let outcome = perform(keys.logged.partition(), key.as_bytes(), action, next == io.reactor_count());
         let has_room = is_room && outcome.as_ref().is_ok_and(|outcome| outcome.status.is_success());
         let hash = keys.logged.partition().processor.hash(key.as_bytes());
         let settled = keys.logged.settled();

@@ -20,6 +20,7 @@ use crate::io_path::exclusion::overlap;
 use crate::io_path::throttle::{Flows, Share};
 use crate::messages::key_value::arriving::Arriving;
 use crate::messages::key_value::digested::Digested;
+use crate::messages::key_value::retrieving::Retrieving;
 use crate::messages::key_value::scattered::Scattered;
 use crate::names::lane_id::{CommandId, FIRST_GENERATION, GENERATION_MASK};
 
@@ -107,9 +108,9 @@ pub(crate) enum Step {
     Partition,
     /// A fused pair that waits for its range.
     Locking(Box<FusedPair>),
-    /// A Batch Collect that waits for its Batch Submit.
-    Collecting,
-    /// A Batch Collect whose Batch Submit is being carried out.
+    /// A Batch Collect or Store Data that waits for its Submit, with the value that came in its capsule.
+    Collecting(Box<[u8]>),
+    /// A Batch Collect whose Submit is being carried out.
     Collected,
     /// A Store whose value arrives in parts.
     Arriving(Box<Arriving>),
@@ -117,6 +118,8 @@ pub(crate) enum Step {
     Digesting(Box<Digested>),
     /// A Batch Submit, of which other partitions carry out parts.
     Scattered(Box<Scattered>),
+    /// A Retrieve Submit, whose value a partition looks up.
+    Retrieving(Box<Retrieving>),
 }
 
 /// The data of a command.

@@ -10,6 +10,7 @@ use reactor::Io;
 use store::Ticket;
 use wire::id::Nsid;
 use wire::kv::batch::BatchSubmit;
+use wire::kv::value::StoreSubmit;
 use wire::nvm::BlockCommand;
 use wire::opcode::{DataDirection, KvOpcode, NvmOpcode};
 use wire::sqe::Sqe;
@@ -223,7 +224,12 @@ fn work_of(namespaces: &mut Attachments, found: Found, sqe: &Sqe) -> Option<Work
                 matches!(sqe.data_direction(), DataDirection::HostToController | DataDirection::Both);
             let bytes = if brings_data { sqe.dptr.length.get().into() } else { 0 };
             match opcode {
-                KvOpcode::BATCH_COLLECT => None,
+                // What waits for a Submit is counted with it.
+                KvOpcode::BATCH_COLLECT | KvOpcode::STORE_DATA => None,
+                KvOpcode::STORE_SUBMIT => {
+                    let bytes = StoreSubmit::from_sqe(sqe).value_bytes.into();
+                    Some(Work { is_write: true, operations: 1, bytes })
+                }
                 KvOpcode::BATCH_SUBMIT => {
                     let operations = u64::from(BatchSubmit::from_sqe(sqe).count).max(1);
                     Some(Work { is_write: true, operations, bytes })

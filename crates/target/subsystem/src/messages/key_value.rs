@@ -14,11 +14,14 @@ pub(crate) mod batch_in_place;
 pub(crate) mod batch_part;
 pub(crate) mod command;
 pub(crate) mod digested;
+pub(crate) mod key_name;
 pub(crate) mod message;
 pub(crate) mod operation;
 pub(crate) mod perform;
+pub(crate) mod retrieving;
 pub(crate) mod scattered;
 
 pub use action::{KvAction, KvOutcome};
 pub use batch_part::PartOfBatch;
+pub use key_name::KeyName;
 pub use message::{CommandReply, KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work};

@@ -234,13 +234,14 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     }
 
     /// Queues a command behind those of its lane that wait for buffers, if there are any and the command brings no
-    /// data. Returns whether it did. A Batch Collect takes no buffer, and its Submit, which may bring data, must find it
-    /// waiting.
+    /// data. Returns whether it did. A Batch Collect or Store Data takes no buffer, and its Submit, which may bring data,
+    /// must find it waiting.
     #[cold]
     fn lines_up(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: &[u8]) -> bool {
         let Some(lane) = self.lanes.get_mut(index) else { return false };
-        let is_collect = sqe.opcode == KvOpcode::BATCH_COLLECT.raw();
-        if !data.is_empty() || is_collect || !self.commands.quota.holds_back(index) {
+        let waits_for_submit =
+            [KvOpcode::BATCH_COLLECT, KvOpcode::STORE_DATA].contains(&KvOpcode::from_raw(sqe.opcode));
+        if !data.is_empty() || waits_for_submit || !self.commands.quota.holds_back(index) {
             return false;
         }
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
@@ -602,7 +603,10 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             match &ended.data {
                 _ if ended.is_counted && status.is_success() => {}
                 Some((_, length)) => traffic.on_read((*length).into()),
-                None if status.is_success() && ended.sqe.opcode == NvmOpcode::WRITE.raw() => {
+                // Store has the opcode of Write.
+                None if status.is_success()
+                    && [NvmOpcode::WRITE.raw(), KvOpcode::STORE_DATA.raw()].contains(&ended.sqe.opcode) =>
+                {
                     traffic.on_written(ended.sqe.dptr.length.get().into());
                 }
                 None if [status, ended.status].iter().any(|status| status.kind() == StatusKind::Media) => {
@@ -761,7 +765,7 @@ fn control_data(sqe: &Sqe, data: &[u8]) -> Result<Option<u32>, Status> {
 fn count(lane: &mut Lane, lists: &mut LaneLists, slot: Slot, sqe: &Sqe, status: Status) {
     let is_io = lane.state.io_queue().is_some();
     if status.is_success() {
-        if is_io && sqe.opcode == NvmOpcode::WRITE.raw() {
+        if is_io && (sqe.opcode == NvmOpcode::WRITE.raw() || sqe.opcode == KvOpcode::STORE_DATA.raw()) {
             lane.counters.write_count.add(1);
             lane.counters.written_bytes.add(sqe.dptr.length.get().into());
         } else {

@@ -457,9 +457,9 @@ fn phase_of(step: &Step) -> &'static str {
         Step::Throttled { .. } => "rate limit",
         Step::Waiting(_) => "buffer or range",
         Step::Locking(_) => "range",
-        Step::Collecting => "Batch Submit",
+        Step::Collecting(_) => "Submit",
         Step::Digesting(_) => "digest",
-        Step::Partition | Step::Collected | Step::Scattered(_) => "keys",
+        Step::Partition | Step::Collected | Step::Scattered(_) | Step::Retrieving(_) => "keys",
         Step::Backend(_) | Step::Between => "storage",
     }
 }

@@ -168,8 +168,14 @@ fn a_batch_has_up_to_1024_operations() {
             }
             let outcome_bytes = u32::from(count) * 16;
             let collect = BatchCollect { buffer_bytes: outcome_bytes, tag: 1 }.to_sqe(ONE);
-            let submit =
-                BatchSubmit { data_bytes: data.len() as u32, count, tag: 1, outcome_bytes }.to_sqe(ONE);
+            let submit = BatchSubmit {
+                data_bytes: data.len() as u32,
+                count,
+                tag: 1,
+                outcome_bytes,
+                ..BatchSubmit::default()
+            }
+            .to_sqe(ONE);
             let collect = io.submit(collect, Move::Back(outcome_bytes)).expect("sent");
             let submit = io.submit(submit, Move::Asked(&data)).expect("sent");
             let answers = io.finish_all(&[(collect, &[]), (submit, &data)]).expect("answered");

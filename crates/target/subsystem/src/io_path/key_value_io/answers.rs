@@ -7,6 +7,7 @@ use wire::kv::batch::collect_result;
 use wire::status::Status;
 
 use super::large::ArrivingValues;
+use super::value::clamped;
 use crate::io_path::commands::Commands;
 use crate::io_path::running::Step;
 use crate::messages::key_value::action::KvOutcome;
@@ -26,6 +27,7 @@ pub(crate) fn on_reply(commands: &mut Commands, io: &mut impl Io<Message>, reply
 fn on_outcome(commands: &mut Commands, io: &mut impl Io<Message>, ticket: Ticket, outcome: KvOutcome) {
     match commands.running.get_mut(ticket).map(|running| &running.step) {
         Some(Step::Arriving(_)) => return ArrivingValues { commands, io }.on_outcome(ticket, outcome),
+        Some(Step::Retrieving(_)) => return on_retrieved(commands, ticket, outcome),
         Some(_) => {}
         // An aborted Store in parts.
         None => return,
@@ -60,4 +62,31 @@ fn on_part_outcomes(commands: &mut Commands, ticket: Ticket, partition: usize, o
     let payload = Some((Payload::Heap(data), length));
     commands.end(collect, Status::SUCCESS, collect_result(length, count), payload);
     commands.end(ticket, Status::SUCCESS, collect_result(failed_count, count), None);
+}
+
+/// The partition of a key with a log has looked up the value of a Retrieve Submit.
+fn on_retrieved(commands: &mut Commands, ticket: Ticket, outcome: KvOutcome) {
+    let Some(running) = commands.running.get_mut(ticket) else { return };
+    let Step::Retrieving(retrieving) = &running.step else { unreachable!("just matched") };
+    let (collect, value_bytes) = (retrieving.collect, outcome.result);
+    let mut status = outcome.status;
+    let mut data = None;
+    if status.is_success() {
+        match retrieving.data_bytes(value_bytes) {
+            Ok(data_bytes) => {
+                let rest = Payload::Heap(outcome.data);
+                let value = match outcome.chunks {
+                    Some((chunks, _)) => Payload::Chunks(chunks, Box::new(rest)),
+                    None => rest,
+                };
+                data = Some((retrieving.cut(value), data_bytes));
+            }
+            Err(refusal) => status = refusal,
+        }
+    }
+    let data_bytes = data.as_ref().map_or(0, |(_, data_bytes)| *data_bytes);
+    let result = if status.is_success() { collect_result(data_bytes, clamped(value_bytes)) } else { 0 };
+    let version_and_flags = if status.is_success() { outcome.version_and_flags } else { 0 };
+    commands.end(collect, status, result, data.filter(|_| data_bytes > 0));
+    commands.end(ticket, status, version_and_flags, None);
 }

@@ -10,19 +10,22 @@
 //!
 //! A Submit without a waiting Collect is refused, so no outcomes are kept for a host that may not fetch them.
 
+use linux::Moment;
 use memory::{Buffer, Payload};
 use reactor::Io;
 use store::Ticket;
 use wire::kv::batch::{
-    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, OutcomeWriter, collect_result,
+    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, OutcomeWriter, Outcomes,
+    collect_result,
 };
+use wire::kv::presence::{Presence, presence_bytes};
 use wire::opcode::KvOpcode;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::io_path::attached::AttachedIndex;
 use crate::io_path::command_effects::KEY_VALUE_WRITING;
-use crate::io_path::commands::CollectKey;
+use crate::io_path::commands::{CollectKey, Commands};
 use crate::io_path::io_command::{Begun, Hold};
 use crate::io_path::nvm_io::{Checked, Start, bytes};
 use crate::io_path::running::{Owner, Running, Step, Supply};
@@ -41,9 +44,15 @@ fn check(data: &[u8], command: &BatchSubmit) -> Checked<()> {
     let (mut count, mut outcome_bytes) = (0u32, 0usize);
     for operation in Operations::new(data) {
         let operation = operation.map_err(|_| Status::INVALID_FIELD.with_dnr())?;
+        if command.is_presence && (operation.opcode != KvOpcode::EXIST || operation.room_bytes != 0) {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
         count += 1;
         // At most 2^20 / 12 operations of 2^32 bytes each: 64 bits hold it.
         outcome_bytes += operation.outcome_bytes();
+    }
+    if command.is_presence {
+        outcome_bytes = presence_bytes(command.count);
     }
     if count != u32::from(command.count) || outcome_bytes > command.outcome_bytes as usize {
         return Err(Status::INVALID_FIELD.with_dnr());
@@ -81,52 +90,90 @@ pub(crate) struct BatchStart<'s, 'a, I> {
     pub(crate) may_write: bool,
 }
 
-impl<I: Io<Message>> BatchStart<'_, '_, I> {
+impl<I: Io<Message>> Start<'_, I> {
     fn collect_key(&self, tag: u32) -> Checked<CollectKey> {
-        match self.start.caller.owner {
-            Owner::Lane { index, generation, .. } => Ok((index, generation, self.start.sqe.nsid(), tag)),
+        match self.caller.owner {
+            Owner::Lane { index, generation, .. } => Ok((index, generation, self.sqe.nsid(), tag)),
             _ => Err(Status::INVALID_FIELD.with_dnr()),
         }
     }
 
+    /// Waits for the Submit with the same tag, with the data of the capsule that it keeps.
+    pub(super) fn wait_for_submit(&mut self, tag: u32, kept: Box<[u8]>) -> Checked<Begun> {
+        let key = self.collect_key(tag)?;
+        if self.commands.collecting.contains_key(&key) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+        }
+        let kept_bytes = kept.len();
+        let running = Running::new(self.caller.owner, *self.sqe, None, Step::Collecting(kept));
+        let ticket = self.commands.keep(self.ticket, running);
+        if kept_bytes > 0 {
+            self.commands.running.charge(ticket, kept_bytes);
+        }
+        self.commands.collecting.insert(key, ticket);
+        Ok(Begun::Started { ticket, hold: Hold::None })
+    }
+
+    /// The command with this opcode that waits for a Submit with this tag.
+    pub(super) fn waiting_for(&mut self, opcode: KvOpcode, tag: u32) -> Checked<(Ticket, Sqe)> {
+        let key = self.collect_key(tag)?;
+        let ticket = self.commands.collecting.get(&key).copied();
+        let waiting = ticket.and_then(|ticket| Some((ticket, self.commands.running.get_mut(ticket)?.sqe)));
+        let waiting = waiting.filter(|(_, sqe)| sqe.opcode == opcode.raw());
+        waiting.ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
+    }
+
+    /// The command that waited for a Submit does so no longer.
+    pub(super) fn found_submit(&mut self, tag: u32) -> Checked<()> {
+        let key = self.collect_key(tag)?;
+        self.commands.collecting.remove(&key);
+        Ok(())
+    }
+
+    /// Ends a refused Submit, after the command that has waited for it: hosts that repeat both do so in the order in which
+    /// they end.
+    pub(super) fn refuse_submit(
+        &mut self,
+        at: AttachedIndex,
+        (waiting, tag): (Ticket, u32),
+        status: Status,
+    ) -> Checked<Begun> {
+        self.found_submit(tag)?;
+        self.commands.end(waiting, status, 0, None);
+        let ticket = self.run(at, Step::Between);
+        self.commands.end(ticket, status, 0, None);
+        Ok(Begun::Started { ticket, hold: Hold::None })
+    }
+}
+
+impl<I: Io<Message>> BatchStart<'_, '_, I> {
     /// Waits for the Submit with the same tag.
     pub(crate) fn collect(&mut self, command: &BatchCollect) -> Checked<Begun> {
-        let length = self.start.transfer(command.buffer_bytes.into())?;
-        if length < OUTCOME_HEADER_BYTES {
+        // A value may be longer than a transfer, unless transfers are limited for all.
+        let is_limited = self.start.commands.namespaces.is_beside_blocks(self.start.caller.view);
+        let length = command.buffer_bytes as usize;
+        if is_limited {
+            self.start.transfer(command.buffer_bytes.into())?;
+        }
+        if length == 0 {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         self.start.check_room(length)?;
-        let key = self.collect_key(command.tag)?;
-        if self.start.commands.collecting.contains_key(&key) {
-            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
-        }
-        let running = Running::new(self.start.caller.owner, *self.start.sqe, None, Step::Collecting);
-        let ticket = self.start.commands.keep(self.start.ticket, running);
-        self.start.commands.collecting.insert(key, ticket);
-        Ok(Begun::Started { ticket, hold: Hold::None })
+        self.start.wait_for_submit(command.tag, Box::default())
     }
 
     /// Executes a batch. If it is refused, so is the Collect that waits for it.
     pub(crate) fn submit(&mut self, command: &BatchSubmit) -> Checked<Begun> {
-        let key = self.collect_key(command.tag)?;
-        let collect = self.start.commands.collecting.get(&key);
-        let collect = *collect.ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
-        let begun = self.execute(command, collect);
-        if let Err(status) = begun {
-            self.start.commands.collecting.remove(&key);
-            self.start.commands.end(collect, status, 0, None);
-            // Behind its Collect: hosts that repeat both do so in the order in which they end.
-            let ticket = self.start.run(self.at, Step::Between);
-            self.start.commands.end(ticket, status, 0, None);
-            return Ok(Begun::Started { ticket, hold: Hold::None });
+        let (collect, sqe) = self.start.waiting_for(KvOpcode::BATCH_COLLECT, command.tag)?;
+        match self.execute(command, (collect, &sqe)) {
+            Err(status) => self.start.refuse_submit(self.at, (collect, command.tag), status),
+            begun => begun,
         }
-        begun
     }
 
-    fn execute(&mut self, command: &BatchSubmit, collect: Ticket) -> Checked<Begun> {
+    fn execute(&mut self, command: &BatchSubmit, (collect, sqe): (Ticket, &Sqe)) -> Checked<Begun> {
         let (length, outcome_bytes) = (command.data_bytes as usize, command.outcome_bytes as usize);
-        let waiting = self.start.commands.running.get_mut(collect).expect("a Collect that waits runs");
-        if BatchCollect::from_sqe(&waiting.sqe).buffer_bytes < command.outcome_bytes {
+        if BatchCollect::from_sqe(sqe).buffer_bytes < command.outcome_bytes {
             return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
         }
         if length == 0 || !(1..=OPERATION_COUNT_MAX).contains(&command.count) {
@@ -154,11 +201,13 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         {
             return Ok(begun);
         }
-        let Some((buffer, used, failed_count)) = self.execute_here(length, outcome_bytes)? else {
-            return Ok(self.start.wait());
+        let executed = if command.is_presence {
+            self.look_up_here(length, command.count)?
+        } else {
+            self.execute_here(length, outcome_bytes)?
         };
-        let key = self.collect_key(command.tag)?;
-        self.start.commands.collecting.remove(&key);
+        let Some((buffer, used, failed_count)) = executed else { return Ok(self.start.wait()) };
+        self.start.found_submit(command.tag)?;
         let used = u32::try_from(used).expect("at most the transfer limit");
         let result = collect_result(used, command.count.into());
         self.start.commands.end(collect, Status::SUCCESS, result, Some((Payload::Buffer(buffer), used)));
@@ -190,21 +239,24 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         } else {
             (&bytes(self.start.data, &self.start.supply)[..length], &mut buffer[..])
         };
-        let (now, scratch) = (self.start.io.moment(), &mut self.start.commands.scratch);
-        let keys = self.start.commands.namespaces.keys_mut(self.at);
-        let (used, failed_count) = if let Some(access) = keys.shared() {
-            run_in_place(access, now, data, room, scratch)
-        } else {
-            let mut partition = keys.partition().ok_or(Status::INVALID_OPCODE.with_dnr())?;
-            partition.set_now(now);
-            let mut writer = OutcomeWriter::new(room);
-            run_here(&mut partition, data, &mut writer, scratch);
-            let failed_count = writer.failed_count();
-            (writer.finish(), failed_count)
-        };
+        let (used, failed_count) = run(self.start.commands, self.start.io.moment(), self.at, data, room)?;
         if is_own {
             buffer.copy_within(length..length + used, 0);
         }
+        Ok(Some((buffer, used, failed_count)))
+    }
+
+    /// As [`execute_here`](Self::execute_here), for a batch whose outcomes are one bit each.
+    #[cold]
+    fn look_up_here(&mut self, length: usize, count: u16) -> Checked<Option<(Buffer, usize, u32)>> {
+        let used = presence_bytes(count);
+        let Some(mut buffer) = self.start.take_for_data(used) else { return Ok(None) };
+        let mut outcomes = vec![0; usize::from(count) * OUTCOME_HEADER_BYTES];
+        let data = &bytes(self.start.data, &self.start.supply)[..length];
+        let (_, failed_count) =
+            run(self.start.commands, self.start.io.moment(), self.at, data, &mut outcomes)?;
+        let fits = Presence::write(Outcomes::new(&outcomes), count, &mut buffer);
+        debug_assert!(fits, "as many bytes as counted");
         Ok(Some((buffer, used, failed_count)))
     }
 
@@ -238,10 +290,11 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         }
         let left_count = parts.iter().filter(|(part, _)| !part.is_empty()).count();
         let outcomes = vec![Box::default(); count];
-        let outcome_bytes = command.outcome_bytes as usize;
-        let scattered = Box::new(Scattered { collect, owners, outcomes, left_count, outcome_bytes });
-        let key = self.collect_key(command.tag)?;
-        self.start.commands.collecting.remove(&key);
+        let outcome_bytes = parts.iter().map(|(_, outcome_bytes)| outcome_bytes).sum();
+        let is_presence = command.is_presence;
+        let scattered =
+            Box::new(Scattered { collect, owners, outcomes, left_count, outcome_bytes, is_presence });
+        self.start.found_submit(command.tag)?;
         let waiting = self.start.commands.running.get_mut(collect).expect("a Collect that waits runs");
         waiting.step = Step::Collected;
         let ticket = self.start.run(self.at, Step::Scattered(scattered));
@@ -254,4 +307,26 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         }
         Ok(Some(Begun::Started { ticket, hold: Hold::None }))
     }
+}
+
+/// Executes the operations of a batch whose keys this reactor may use in place. Returns the bytes of the outcomes and the
+/// number of failures.
+fn run(
+    commands: &mut Commands,
+    now: Moment,
+    at: AttachedIndex,
+    data: &[u8],
+    room: &mut [u8],
+) -> Checked<(usize, u32)> {
+    let Commands { namespaces, scratch, .. } = commands;
+    let keys = namespaces.keys_mut(at);
+    if let Some(access) = keys.shared() {
+        return Ok(run_in_place(access, now, data, room, scratch));
+    }
+    let mut partition = keys.partition().ok_or(Status::INVALID_OPCODE.with_dnr())?;
+    partition.set_now(now);
+    let mut writer = OutcomeWriter::new(room);
+    run_here(&mut partition, data, &mut writer, scratch);
+    let failed_count = writer.failed_count();
+    Ok((writer.finish(), failed_count))
 }

@@ -10,13 +10,15 @@ use memory::{Buffer, CHUNK_BYTES, Payload};
 use reactor::Io;
 use store::Ticket;
 use wire::kv::Key;
-use wire::kv::batch::Operation;
+use wire::kv::batch::{Operation, StoreAttributes};
 use wire::opcode::KvOpcode;
 use wire::sgl::DataPointer;
 use wire::status::Status;
 
 use super::batch::BatchStart;
 use super::large::ArrivingValues;
+use super::post::post;
+use super::value::ValueStart;
 use crate::io_path::attached::AttachedIndex;
 use crate::io_path::command_effects::KEY_VALUE_WRITING;
 use crate::io_path::commands::Commands;
@@ -27,7 +29,6 @@ use crate::io_path::running::Step;
 use crate::messages::key_value::action::KvAction;
 use crate::messages::key_value::arriving::Arriving;
 use crate::messages::key_value::command::{KeyValueCommand, KeyedCommand};
-use crate::messages::key_value::message::{PartitionRequest, Work};
 use crate::messages::key_value::operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
 use crate::messages::key_value::perform::{LongValue, own_result};
 use crate::messages::message::Message;
@@ -87,6 +88,16 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
             }
             KeyValueCommand::BatchSubmit(command) => {
                 BatchStart { start: self.start, at: self.at, may_write: self.may_write }.submit(&command)
+            }
+            KeyValueCommand::RetrieveSubmit(command) => {
+                ValueStart { start: self.start, at: self.at }.retrieve(&command)
+            }
+            KeyValueCommand::StoreSubmit(command) => {
+                ValueStart { start: self.start, at: self.at }.store(&command)
+            }
+            KeyValueCommand::StoreData(command) => {
+                let value_bytes_max = self.value_bytes_max()?;
+                ValueStart { start: self.start, at: self.at }.store_data(&command, value_bytes_max)
             }
             KeyValueCommand::List { from, room_bytes } => self.list(from, room_bytes),
             KeyValueCommand::Operate(command)
@@ -324,7 +335,7 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
     /// Has another partition (or this one, through its mailbox) execute the command.
     fn send(&mut self, to: usize, key: Key, action: KvAction) -> Begun {
         let ticket = self.start.run(self.at, Step::Partition);
-        post(self.start.commands, self.start.io, self.at, to, (ticket, key, action));
+        post(self.start.commands, self.start.io, self.at, to, (ticket, key.into(), action));
         Begun::Started { ticket, hold: Hold::None }
     }
 
@@ -352,7 +363,7 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
             return Err(Status::INVALID_VALUE_SIZE.with_dnr());
         }
         self.start.check_room(length as usize)?;
-        let arriving = Arriving::new(command.key, command.options, length);
+        let arriving = Arriving::new(command.key.into(), command.options, length, StoreAttributes::default());
         let ticket = self.start.run(self.at, Step::Arriving(Box::new(arriving)));
         let Start { commands, io, caller, .. } = &mut *self.start;
         if let Some(lane) = caller.owner.lane() {
@@ -388,18 +399,5 @@ pub(crate) fn flush_logs(
     ticket: Ticket,
 ) {
     let key = Key::new(&[0]).expect("one byte");
-    post(commands, io, at, 0, (ticket, key, KvAction::Flush));
-}
-
-/// Posts the request of a command to a partition.
-fn post(
-    commands: &mut Commands,
-    io: &mut impl Io<Message>,
-    at: AttachedIndex,
-    to: usize,
-    (ticket, key, action): (Ticket, Key, KvAction),
-) {
-    let namespace = commands.namespaces.get_mut(at).id;
-    let work = Work::Act { ticket, key, action };
-    io.post(to, PartitionRequest { from: io.reactor(), namespace, work }.into());
+    post(commands, io, at, 0, (ticket, key.into(), KvAction::Flush));
 }

@@ -94,7 +94,7 @@ impl<I: Io<Message>> ArrivingValues<'_, I> {
     fn ask_partition(&mut self, ticket: Ticket) {
         let Some(arriving) = self.arriving(ticket) else { return };
         let Some(action) = arriving.next_action() else { return };
-        let key = arriving.key;
+        let key = arriving.key.clone();
         let at = self.commands.running.get_mut(ticket).and_then(|running| running.namespace);
         let at = at.expect("a Store has a namespace");
         let attached = self.commands.namespaces.get_mut(at);

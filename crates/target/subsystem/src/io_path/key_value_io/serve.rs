@@ -126,7 +126,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             let next = io.reactor() + 1;
             let is_last = next == io.reactor_count();
             let outcome = if let Some(mut partition) = partition_of(namespaces, namespace, io.moment()) {
-                perform(&mut partition, &key, action, is_last)
+                perform(&mut partition, key.as_bytes(), action, is_last)
             } else {
                 Ok(KvOutcome::new(refused_status(namespaces, namespace)))
             };

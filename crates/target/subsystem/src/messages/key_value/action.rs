@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kv::{ChunkList, ListPosition};
 use memory::{CHUNK_BYTES, Chunk};
 use wire::kv::Key;
+use wire::kv::batch::StoreAttributes;
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 
@@ -19,7 +20,7 @@ pub enum KvAction {
         opcode: KvOpcode,
         /// Its options.
         options: u8,
-        /// Its function, for opcodes that have several.
+        /// Its function, for opcodes that have several. Retrieve: whether version and flags are asked for.
         kind: u8,
         /// Size of the host's data buffer, bytes.
         room_bytes: u32,
@@ -43,6 +44,8 @@ pub enum KvAction {
         options: u8,
         /// Length of the value, bytes.
         length: u32,
+        /// Its attributes.
+        attributes: StoreAttributes,
         /// The value.
         chunks: Vec<Chunk>,
     },
@@ -111,6 +114,8 @@ pub struct KvOutcome {
     pub status: Status,
     /// The value's length.
     pub result: u64,
+    /// Version and flags of a value, if they were asked for.
+    pub version_and_flags: u64,
     /// Data for the host.
     pub data: Box<[u8]>,
     /// Chunks to send before that data, and the total length.
@@ -121,6 +126,6 @@ pub struct KvOutcome {
 
 impl KvOutcome {
     pub(crate) fn new(status: Status) -> Self {
-        Self { status, result: 0, data: Box::default(), chunks: None, room: Vec::new() }
+        Self { status, result: 0, version_and_flags: 0, data: Box::default(), chunks: None, room: Vec::new() }
     }
 }

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use memory::{Buffer, CHUNK_BYTES, Chunk};
-use wire::kv::Key;
+use wire::kv::batch::StoreAttributes;
 use wire::status::Status;
 
 use crate::messages::key_value::action::KvAction;
+use crate::messages::key_value::key_name::KeyName;
 
 /// Chunks reserved beyond those received, once one has arrived: the current one and the next.
 const AHEAD_COUNT: usize = 2;
@@ -47,9 +48,10 @@ impl AsMut<[u8]> for Intake {
 /// A Store whose value arrives in parts.
 #[derive(Debug)]
 pub(crate) struct Arriving {
-    pub(crate) key: Key,
+    pub(crate) key: KeyName,
     pub(crate) options: u8,
     pub(crate) length: u32,
+    pub(crate) attributes: StoreAttributes,
     /// The parts received.
     pub(crate) chunks: Vec<Chunk>,
     /// Memory for the next parts.
@@ -76,11 +78,12 @@ pub(crate) enum Stage {
 
 impl Arriving {
     /// A value of `length` bytes that waits for its turn.
-    pub(crate) fn new(key: Key, options: u8, length: u32) -> Self {
+    pub(crate) fn new(key: KeyName, options: u8, length: u32, attributes: StoreAttributes) -> Self {
         Self {
             key,
             options,
             length,
+            attributes,
             chunks: Vec::new(),
             spare: Vec::new(),
             given_count: 0,
@@ -127,7 +130,8 @@ impl Arriving {
         if self.chunks.len() == self.part_count() {
             self.stage = Stage::Whole;
             let chunks = std::mem::take(&mut self.chunks);
-            return Some(KvAction::Commit { options: self.options, length: self.length, chunks });
+            let Self { options, length, attributes, .. } = *self;
+            return Some(KvAction::Commit { options, length, attributes, chunks });
         }
         let ahead = self.given_count - self.chunks.len();
         let ahead_max = if self.chunks.is_empty() { 1 } else { AHEAD_COUNT };

@@ -2,7 +2,8 @@
 
 use wire::kv::batch::{BatchCollect, BatchSubmit};
 use wire::kv::operation::KvVendorCommand;
-use wire::kv::{Key, KvCommand};
+use wire::kv::value::{RetrieveSubmit, StoreData, StoreSubmit};
+use wire::kv::{Key, KvCommand, StoreOptions};
 use wire::opcode::{KvOpcode, NvmOpcode};
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -16,6 +17,12 @@ pub(crate) enum KeyValueCommand {
     BatchCollect(BatchCollect),
     /// Carries the operations of a batch. docs/kv-commands.md §4
     BatchSubmit(BatchSubmit),
+    /// Has a Batch Collect receive a value. docs/kv-commands.md §7.1
+    RetrieveSubmit(RetrieveSubmit),
+    /// Names the key of a Store Data. docs/kv-commands.md §7.2
+    StoreSubmit(StoreSubmit),
+    /// Brings a value whose key a Store Submit names. docs/kv-commands.md §7.2
+    StoreData(StoreData),
     /// Lists keys.
     List {
         /// The first key, if given.
@@ -44,12 +51,17 @@ pub(crate) struct KeyedCommand {
 }
 
 impl KeyValueCommand {
-    /// The key that it names; batches name theirs in their operations.
+    /// The key that it names; others name theirs in their data.
     pub(crate) fn key(&self) -> Option<&Key> {
         match self {
             Self::Operate(command) => Some(&command.key),
             Self::List { from, .. } => from.as_ref(),
-            Self::Flush | Self::BatchCollect(_) | Self::BatchSubmit(_) => None,
+            Self::Flush
+            | Self::BatchCollect(_)
+            | Self::BatchSubmit(_)
+            | Self::RetrieveSubmit(_)
+            | Self::StoreSubmit(_)
+            | Self::StoreData(_) => None,
         }
     }
 
@@ -64,6 +76,9 @@ impl KeyValueCommand {
             _ if opcode.raw() == NvmOpcode::FLUSH.raw() => return Ok(Self::Flush),
             KvOpcode::BATCH_COLLECT => return Ok(Self::BatchCollect(BatchCollect::from_sqe(sqe))),
             KvOpcode::BATCH_SUBMIT => return Ok(Self::BatchSubmit(BatchSubmit::from_sqe(sqe))),
+            KvOpcode::RETRIEVE_SUBMIT => return Ok(Self::RetrieveSubmit(RetrieveSubmit::from_sqe(sqe))),
+            KvOpcode::STORE_SUBMIT => return Ok(Self::StoreSubmit(StoreSubmit::from_sqe(sqe))),
+            KvOpcode::STORE_DATA => return Ok(Self::StoreData(StoreData::from_sqe(sqe))),
             _ => {}
         }
         let command = KvCommand::from_sqe(sqe);
@@ -76,6 +91,10 @@ impl KeyValueCommand {
         let vendor = KvVendorCommand::from_sqe(sqe);
         let scalar = Some(vendor.operand.to_le_bytes());
         let (room_bytes, brought_bytes, scalar) = match opcode {
+            // Further options are only for batches, where they change what the operand is.
+            KvOpcode::STORE if StoreOptions::from_bits(command.options).is_none() => {
+                return Err(Status::INVALID_FIELD.with_dnr());
+            }
             KvOpcode::STORE | KvOpcode::ATOMIC | KvOpcode::VECTOR_VECTOR => (0, length, None),
             KvOpcode::RETRIEVE => (length, 0, None),
             KvOpcode::DELETE | KvOpcode::EXIST => (0, 0, None),

@@ -28,7 +28,7 @@ pub(crate) struct Digested {
 /// Whether digesting a payload takes longer than a turn allows.
 #[inline]
 pub(crate) fn takes_long(payload: &Payload, length: u32) -> bool {
-    length > TURN_BYTES && matches!(payload, Payload::Chunks(..))
+    length > TURN_BYTES && matches!(payload, Payload::Chunks(..) | Payload::Ranges(_))
 }
 
 impl Digested {

@@ -10,10 +10,10 @@ use memcached::{
 };
 use memory::Chunk;
 use store::Ticket;
-use wire::kv::Key;
 
 use crate::messages::key_value::action::{KvAction, KvOutcome};
 use crate::messages::key_value::batch_part::PartOfBatch;
+use crate::messages::key_value::key_name::KeyName;
 use crate::objects::subsystem::NamespaceId;
 
 /// A message about keys and values.
@@ -93,7 +93,7 @@ pub enum Work {
         /// The command.
         ticket: Ticket,
         /// Its key.
-        key: Key,
+        key: KeyName,
         /// The action.
         action: KvAction,
     },

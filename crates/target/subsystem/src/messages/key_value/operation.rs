@@ -3,7 +3,7 @@
 use kv::vector::{Comparison, Element, Function, Operand, VectorError};
 use kv::{Atomic, AtomicResult, Attributes, Condition, KeyHash, PairPlace, Processor, Stored};
 use wire::kv::StoreOptions;
-use wire::kv::batch::Operation;
+use wire::kv::batch::{Operation, STORE_WITH_ATTRIBUTES, StoreAttributes};
 use wire::kv::operation::{
     AtomicFunction, AtomicOperation, AtomicOptions, ElementCode, VectorComparison, VectorFunction,
     vector_parts,
@@ -56,9 +56,12 @@ pub(crate) fn operate(
 ) -> Done {
     let outcome = match operation.opcode {
         KvOpcode::RETRIEVE => retrieve(processor, hash, operation.key, room),
-        KvOpcode::STORE => StoreOptions::from_bits(operation.options)
-            .ok_or(Status::INVALID_FIELD)
-            .map(|options| Done::new(store(processor, hash, operation.key, operation.operand, options), 0)),
+        KvOpcode::STORE => match StoreOptions::from_bits(operation.options) {
+            Some(options) => {
+                Ok(Done::new(store(processor, hash, operation.key, operation.operand, options), 0))
+            }
+            None => store_with_attributes(processor, hash, operation),
+        },
         _ => rare(processor, hash, operation, room, effort),
     };
     outcome.unwrap_or_else(|status| Done::new(status.with_dnr(), 0))
@@ -136,6 +139,25 @@ pub(crate) fn condition(options: StoreOptions) -> Option<Condition> {
         (false, true) => Some(Condition::Absent),
         (true, true) => None,
     }
+}
+
+/// Stores the value of an operation whose operand begins with attributes. docs/kv-commands.md §4.3
+#[cold]
+fn store_with_attributes(processor: &mut Processor, hash: KeyHash, operation: &Operation<'_>) -> Outcome {
+    // Nothing else keeps the options from being those of a Store.
+    let options = StoreOptions::from_bits(operation.options & !STORE_WITH_ATTRIBUTES);
+    let condition = options.and_then(condition).ok_or(Status::INVALID_FIELD)?;
+    let (given, value) = StoreAttributes::split(operation.operand).ok_or(Status::INVALID_FIELD)?;
+    let attributes = attributes(processor, given);
+    let stored = processor.store(hash, operation.key, value, attributes, condition);
+    Ok(Done::new(status_of(stored), 0))
+}
+
+/// Attributes of a pair that is stored now.
+pub(crate) fn attributes(processor: &Processor, given: StoreAttributes) -> Attributes {
+    let StoreAttributes { ttl_s, flags } = given;
+    let expiry_s = if ttl_s == 0 { 0 } else { processor.now_s().saturating_add(ttl_s) };
+    Attributes { flags, expiry_s }
 }
 
 /// Stores a value.

@@ -1,14 +1,17 @@
 //! Performs the actions of NVMe commands on a partition.
 
-use kv::{Attributes, ChunkList, KeyHash, ListPosition, Partition};
+use kv::{ChunkList, KeyHash, ListPosition, PairPlace, Partition, Processor};
 use memory::CHUNK_BYTES;
 use wire::kv::batch::Operation;
+use wire::kv::value::retrieve_result;
 use wire::kv::{Key, KeyListWriter, StoreOptions};
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 
 use crate::messages::key_value::action::{KvAction, KvOutcome};
-use crate::messages::key_value::operation::{Done, Effort, VECTOR_BYTES_MAX, condition, operate, status_of};
+use crate::messages::key_value::operation::{
+    Done, Effort, VECTOR_BYTES_MAX, attributes, condition, operate, status_of,
+};
 use crate::objects::key_rights::KeyScope;
 
 /// A value in chunks, cut to the host's buffer.
@@ -19,6 +22,8 @@ pub(crate) struct LongValue {
     pub(crate) length: usize,
     /// Bytes to send.
     pub(crate) data_bytes: usize,
+    /// Its version and flags.
+    pub(crate) version_and_flags: u64,
 }
 
 impl LongValue {
@@ -35,7 +40,8 @@ impl LongValue {
         let chunks = processor.chunks(place)?.clone();
         processor.touch(place);
         let length = processor.value_bytes(place);
-        Some(Self { chunks, length, data_bytes: length.min(room_bytes) })
+        let version_and_flags = version_and_flags(processor, place);
+        Some(Self { chunks, length, data_bytes: length.min(room_bytes), version_and_flags })
     }
 
     /// Bytes to send from behind the chunks.
@@ -57,42 +63,57 @@ impl LongValue {
     }
 }
 
+/// The result of a Retrieve Submit for the pair at a place. docs/kv-commands.md §7.1
+pub(crate) fn version_and_flags(processor: &Processor, place: PairPlace) -> u64 {
+    let is_long = processor.chunks(place).is_some();
+    // 0 is no version.
+    let version = if is_long { (processor.present_cas(place).unwrap_or(0) & 0xffff_ffff).max(1) } else { 0 };
+    retrieve_result(version, processor.attributes(place).flags)
+}
+
 /// Performs the action of another reactor's command on this partition, whose clock is set. `Err` if it must be continued,
 /// [here](KvAction::continues_here) or on the next partition.
 pub(crate) fn perform(
     partition: &mut Partition,
-    key: &Key,
+    key: &[u8],
     action: KvAction,
     is_last: bool,
 ) -> Result<KvOutcome, KvAction> {
     Ok(match action {
         KvAction::Operate { opcode, options, kind, room_bytes, operand } => {
-            let hash = partition.processor.hash(key.as_bytes());
+            let hash = partition.processor.hash(key);
             if opcode == KvOpcode::RETRIEVE
-                && let Some(large) = LongValue::find(partition, hash, key.as_bytes(), room_bytes as usize)
+                && let Some(large) = LongValue::find(partition, hash, key, room_bytes as usize)
             {
                 let mut data = vec![0; large.rest_bytes()];
-                large.copy_rest(partition, hash, key.as_bytes(), &mut data);
+                large.copy_rest(partition, hash, key, &mut data);
                 let data_bytes = u32::try_from(large.data_bytes).expect("at most the room");
                 return Ok(KvOutcome {
                     result: large.length as u64,
+                    version_and_flags: large.version_and_flags,
                     data: data.into(),
                     chunks: Some((large.chunks, data_bytes)),
                     ..KvOutcome::new(Status::SUCCESS)
                 });
             }
-            let room = match partition.processor.find(hash, key.as_bytes()) {
-                Some(place) => partition.processor.value_bytes(place).min(room_bytes as usize),
+            let mut asked = 0;
+            let room = match partition.processor.find(hash, key) {
+                Some(place) => {
+                    if opcode == KvOpcode::RETRIEVE && kind != 0 {
+                        asked = version_and_flags(&partition.processor, place);
+                    }
+                    partition.processor.value_bytes(place).min(room_bytes as usize)
+                }
                 None => 0,
             };
             let mut data = vec![0; room];
-            let operation =
-                Operation { opcode, options, kind, room_bytes, key: key.as_bytes(), operand: &operand };
+            let operation = Operation { opcode, options, kind, room_bytes, key, operand: &operand };
             let mut effort = Effort { vector_bytes: VECTOR_BYTES_MAX, scratch: &mut Vec::new() };
             let Done { status, result, data_bytes } =
                 operate(&mut partition.processor, hash, &operation, &mut data, &mut effort);
             data.truncate(data_bytes);
-            KvOutcome { result: own_result(opcode, result), data: data.into(), ..KvOutcome::new(status) }
+            let result = own_result(opcode, result);
+            KvOutcome { result, version_and_flags: asked, data: data.into(), ..KvOutcome::new(status) }
         }
         action @ (KvAction::Reserve { .. } | KvAction::Commit { .. }) => {
             store_in_parts(partition, key, action)
@@ -110,16 +131,16 @@ pub(crate) fn perform(
 }
 
 /// Performs one step of a Store in parts, at the partition of its key.
-fn store_in_parts(partition: &mut Partition, key: &Key, action: KvAction) -> KvOutcome {
+fn store_in_parts(partition: &mut Partition, key: &[u8], action: KvAction) -> KvOutcome {
     let processor = &mut partition.processor;
-    let hash = processor.hash(key.as_bytes());
+    let hash = processor.hash(key);
     match action {
         KvAction::Reserve { options, length, count } => {
             let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
                 return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
             };
             // A value that will be refused need not be sent.
-            if let Err(refusal) = processor.would_store(hash, key.as_bytes(), length as usize, condition) {
+            if let Err(refusal) = processor.would_store(hash, key, length as usize, condition) {
                 return KvOutcome::new(status_of(refusal));
             }
             match processor.take_chunks(count) {
@@ -127,15 +148,15 @@ fn store_in_parts(partition: &mut Partition, key: &Key, action: KvAction) -> KvO
                 None => KvOutcome::new(Status::CAPACITY_EXCEEDED.with_dnr()),
             }
         }
-        KvAction::Commit { options, length, mut chunks } => {
+        KvAction::Commit { options, length, attributes: given, mut chunks } => {
             let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
                 return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
             };
             let rest_bytes = length as usize % CHUNK_BYTES;
             let last = if rest_bytes == 0 { None } else { chunks.pop() };
             let rest = last.as_ref().map_or(&[][..], |chunk| &chunk[..rest_bytes]);
-            let attributes = Attributes::default();
-            let stored = processor.store_chunks(hash, key.as_bytes(), chunks, rest, attributes, condition);
+            let attributes = attributes(processor, given);
+            let stored = processor.store_chunks(hash, key, chunks, rest, attributes, condition);
             KvOutcome::new(status_of(stored))
         }
         _ => unreachable!("steps of a Store"),
@@ -159,7 +180,7 @@ fn list(
     let mut used = list_bytes(keys);
     let mut has_room = true;
     let next = partition.processor.list(from, |key| {
-        // Longer keys are memcached's: no NVMe host can address them.
+        // A List has no room for longer keys: hosts name these in the data of commands.
         let Some(key) = Key::new(key) else { return true };
         if scope.is_some_and(|scope| !scope.contains(key.as_bytes())) {
             return true;
@@ -193,7 +214,7 @@ pub(crate) fn own_result(opcode: KvOpcode, result: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use kv::{Condition, Processor, Settings, Stored};
+    use kv::{Attributes, Condition, Settings, Stored};
     use linux::Moment;
 
     use super::*;
@@ -214,12 +235,12 @@ mod tests {
         for number in 0..100 {
             assert_eq!(put(format!("{number}").as_bytes()), Stored::Done);
         }
-        let key = Key::new(b"any").expect("short");
+        let key = b"any";
         let mut action =
             KvAction::List { from: ListPosition::default(), keys: Vec::new(), scope: None, room: 4096 };
         let mut again_count = 0;
         let outcome = loop {
-            match perform(&mut partition, &key, action, true) {
+            match perform(&mut partition, key, action, true) {
                 Ok(outcome) => break outcome,
                 Err(rest) => {
                     assert!(rest.continues_here());

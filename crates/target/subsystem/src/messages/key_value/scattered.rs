@@ -2,6 +2,7 @@
 
 use store::Ticket;
 use wire::kv::batch::{OutcomeWriter, Outcomes};
+use wire::kv::presence::{Presence, presence_bytes};
 
 /// A batch whose operations are on several partitions.
 #[derive(Debug)]
@@ -16,10 +17,12 @@ pub(crate) struct Scattered {
     pub(crate) left_count: usize,
     /// Maximum bytes of all outcomes.
     pub(crate) outcome_bytes: usize,
+    /// Whether the host gets one bit for each.
+    pub(crate) is_presence: bool,
 }
 
 impl Scattered {
-    /// All outcomes in the order of the operations, and the number of failures.
+    /// All outcomes in the order of the operations, as the host gets them, and the number of failures.
     pub(crate) fn gathered(&self) -> (Box<[u8]>, u32) {
         let mut data = vec![0; self.outcome_bytes];
         let mut writer = OutcomeWriter::new(&mut data);
@@ -33,6 +36,13 @@ impl Scattered {
         let failed_count = writer.failed_count();
         let length = writer.finish();
         data.truncate(length);
+        if self.is_presence {
+            let count = u16::try_from(self.owners.len()).expect("at most the operations of a batch");
+            let mut bits = vec![0; presence_bytes(count)];
+            let fits = Presence::write(Outcomes::new(&data), count, &mut bits);
+            debug_assert!(fits, "as many bytes as counted");
+            data = bits;
+        }
         (data.into(), failed_count)
     }
 }

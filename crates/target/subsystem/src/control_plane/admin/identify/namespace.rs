@@ -7,6 +7,7 @@ use wire::identify::command_set::{
 use wire::identify::namespace::{
     DeallocatedValue, Dlfeat, IdentifyNamespace, LbaFormat, Nmic, Nsattr, Nsfeat,
 };
+use wire::kv::LONG_KEY_LENGTH_MAX;
 
 use super::ANA_GROUP;
 use crate::io_path::key_value_io::batch::OPERATION_COUNT_MAX;
@@ -65,9 +66,10 @@ pub(super) fn key_value(
     structure.kvf[0] = KvFormat::new(16, value_bytes_max, 0);
     let mut vendor = KvVendorArea::default();
     vendor.version.set(1);
-    vendor.commands = KvVendorCommands::BATCH | KvVendorCommands::ATOMIC | KvVendorCommands::VECTOR;
+    vendor.commands = KvVendorCommands::all();
     let has_map = namespace.store.keys().is_some_and(|keys| keys.partitioning().is_some());
     vendor.commands.set(KvVendorCommands::PARTITION_MAP, has_map);
+    vendor.long_key_bytes_max.set(LONG_KEY_LENGTH_MAX.into());
     vendor.batch_operations_max.set(OPERATION_COUNT_MAX.into());
     vendor.batch_bytes_max.set(limits.transfer_bytes_max);
     vendor.vector_bytes_max.set(VECTOR_BYTES_MAX);
