@@ -5,6 +5,7 @@
 //! | Type | For |
 //! |---|---|
 //! | [`BlockingNamespace`], [`BlockingKeyValue`] | a thread that waits for each result |
+//! | [`ValueLanes`] | a thread that moves many long values at once, in place |
 //! | [`AsyncNamespace`], [`AsyncKeyValue`] | any executor |
 //! | [`Lane`], [`LaneSet`] | the fast path: the caller's thread submits, polls and takes completions |
 //!
@@ -80,6 +81,7 @@ mod options;
 mod phases;
 mod shared_association;
 mod transport;
+mod value_lanes;
 mod waiting;
 
 pub use address::{Address, AddressError, HostName};
@@ -95,6 +97,7 @@ pub use lane::{EventDescriptor, Lane, LaneCounters};
 pub use lane_set::LaneSet;
 pub use options::{Options, Tuning};
 pub use phases::Phases;
+pub use value_lanes::{Moved, ValueLanes, ValueTransfer};
 pub use waiting::{WaitBeside, WaitEnded};
 
 // Types of the crates below in the signatures above.
@@ -133,10 +136,11 @@ pub use wire::id::{Cntlid, Csi, Nsid, Qid};
 pub use wire::identify::IdentifyCommand;
 pub use wire::identify::controller::IdentifyController;
 pub use wire::identify::namespace::IdentifyNamespace;
-pub use wire::kv::batch::{Outcome, Outcomes};
+pub use wire::kv::batch::{Outcome, Outcomes, StoreAttributes};
 pub use wire::kv::operation::{
     AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction,
 };
+pub use wire::kv::presence::Presence;
 pub use wire::kv::{Key, KeyList, StoreOptions};
 pub use wire::log::error::ErrorEntry;
 pub use wire::log::health::{FirmwareSlots, HealthLog};

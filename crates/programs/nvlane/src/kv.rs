@@ -14,8 +14,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use command_line::connection::{HostOptions, with_subsystem};
 use command_line::exit::{Ended, Failure};
-use host::BlockingKeyValue;
 use host::{Address, Options};
+use host::{BlockingKeyValue, ValueLanes};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -25,6 +25,8 @@ Examples:
   nvlane kv set greeting hello       a value on the command line
   nvlane kv set model --file w.bin   from a file; - for standard input
   nvlane kv get model --file w.bin   into a file
+  nvlane kv get model --range 0:4096 --range 8192:512   some bytes of it
+  nvlane kv set session x --ttl 60   for a minute
   nvlane kv incr visits 1 --initial 0
   nvlane kv vector weights update --element f32 --function add 0.5
   nvlane kv bench --mix ycsb-b --distribution zipf:0.99 --batch 64 --verify
@@ -34,9 +36,9 @@ Examples:
 
 Each verb but check and repair takes the address as its first argument. If the first argument is not an address (contains no /nqn.), $NVLANE_ADDR is used.
 
-A key is 1 to 16 bytes: text, or bytes in hexadecimal with --hex (then values on the command line are hexadecimal too). Values are \
-bytes, up to 256 MiB. Numbers are little-endian values of 8 bytes, or of 4 with --narrow; memcached's numbers, which are digits, differ. \
-incr, cas, vector and batches need an nvlane target.
+A key is 1 to 16 bytes, for get, set, delete and exist with an nvlane target up to 250: text, or bytes in hexadecimal with --hex (then values on the \
+command line are hexadecimal too). Values are bytes, up to 256 MiB. Numbers are little-endian values of 8 bytes, or of 4 with --narrow; memcached's numbers, which are digits, differ. \
+incr, cas, vector, --range, --ttl and batches need an nvlane target.
 
 Commands that change a number are never sent twice: if the connection is lost before the answer, they fail with an error that says so.")]
 pub(crate) struct KvArguments {
@@ -53,7 +55,7 @@ enum KvCommand {
     Set(pairs::SetArguments),
     /// Delete keys.
     Delete(pairs::DeleteArguments),
-    /// Check whether a key exists: exit code 0 if it does, 1 if not.
+    /// Check whether keys exist: exit code 0 if all do, 1 if not.
     Exist(pairs::ExistArguments),
     /// List keys.
     List(pairs::ListArguments),
@@ -71,7 +73,7 @@ enum KvCommand {
     Check(file::CheckArguments),
     /// Write what is certain in a damaged key-value file to a new one.
     Repair(file::RepairArguments),
-    /// Write all pairs as lines for `load`, except those of memcached clients with keys longer than 16 bytes.
+    /// Write all pairs as lines for `load`, except those with keys longer than 16 bytes.
     Dump(transfer::DumpArguments),
 }
 
@@ -151,5 +153,11 @@ impl OnlyPlace {
 impl Place {
     fn connect(&self) -> Result<BlockingKeyValue, Failure> {
         self.way.connect(&self.address)
+    }
+
+    /// Lanes for long values.
+    fn values(&self) -> Result<ValueLanes, Failure> {
+        let (address, options) = with_subsystem(self.address.clone(), |address| self.way.options(address))?;
+        Ok(ValueLanes::connect(&address, options)?)
     }
 }

@@ -3,10 +3,13 @@
 use host_core::failure::Failure;
 use host_core::flush_epoch::FlushEpoch;
 use host_core::key_value::{AtomicOutcome, Batch, DividedBatch, KeyValueNamespace, PartitionMap};
+use host_core::namespace::InvalidCommand;
 use host_core::submit::{Command, Completion, RefusedReason};
-use wire::kv::batch::Outcomes;
+use wire::kv::batch::{Operation, Outcomes};
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
+use wire::kv::presence::Presence;
 use wire::kv::{Key, StoreOptions};
+use wire::opcode::KvOpcode;
 
 use super::WAIT;
 use crate::address::Address;
@@ -431,6 +434,51 @@ impl BlockingKeyValue {
             Some(divided) => self.run_divided(divided),
             None => self.run_whole(batch),
         }
+    }
+
+    /// Tests which of many keys exist, of up to 250 bytes each: as many as a batch has room for in one round trip. No key is
+    /// marked as used.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if the controller does not support that, or a key has no bytes or too many; [`Error::Failed`].
+    pub fn exist_many(&mut self, keys: &[&[u8]]) -> Result<Presence, Error> {
+        let mut batch = self.namespace.presence_batch()?;
+        let (mut presence, mut next) = (Presence::default(), 0);
+        if self.lanes.iter().any(|lane| lane.depth() < 2) {
+            return Err(Error::Refused { command: "Batch Submit", reason: RefusedReason::Full });
+        }
+        while next < keys.len() {
+            batch.clear();
+            while let Some(key) = keys.get(next) {
+                match batch.push(&Operation::on(KvOpcode::EXIST, key)) {
+                    Ok(()) => next += 1,
+                    Err(InvalidCommand::BatchFull { .. }) if !batch.is_empty() => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let buffer = std::mem::take(&mut self.buffer);
+            self.submit_batch(0, &mut batch, buffer)?;
+            let ended = self.finish_batch(0, &mut batch);
+            self.buffer = ended.buffer;
+            ended.result.map_err(|failure| self.failed(0, "Batch Submit", failure))?;
+            let count = u16::try_from(batch.len()).unwrap_or(u16::MAX);
+            let read = Presence::read(&self.buffer, count);
+            presence.extend(&read.ok_or(Error::Malformed { what: "bits of keys" })?);
+        }
+        Ok(presence)
+    }
+
+    /// Length of the value of a key of up to 250 bytes; `None` if the key does not exist.
+    ///
+    /// # Errors
+    /// As [`run_batch`](Self::run_batch).
+    pub fn value_bytes(&mut self, key: &[u8]) -> Result<Option<u64>, Error> {
+        let mut batch = self.batch()?;
+        batch.push(&Operation::on(KvOpcode::EXIST, key))?;
+        let outcome = self.run_batch(&mut batch)?.next().ok_or(Error::Malformed { what: "outcomes" })?;
+        let (status, length) = (outcome.status, outcome.result);
+        let ended = if status.is_success() { Ok(length) } else { Err(Failure::Status(status)) };
+        present(ended.map_err(|failure| Error::Failed { command: "Exist", failure }))
     }
 
     /// Executes a batch on one lane: that of its keys, if they have one in common.

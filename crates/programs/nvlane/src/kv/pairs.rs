@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{IsTerminal, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,19 +10,28 @@ use anyhow::Context;
 use clap::Args;
 use command_line::exit::{Failure, Kind};
 use command_line::output::{self, Output};
-use host::{Key, StoreOptions};
+use host::Failure::Unreachable;
+use host::{
+    Batch, BlockingKeyValue, Error, InvalidCommand, Key, Moved, StoreAttributes, StoreOptions, ValueTransfer,
+};
 use serde::Serialize;
+use wire::kv::batch::Operation;
+use wire::opcode::KvOpcode;
+use wire::status::Status;
 use wire::text::to_hex;
 
-use super::words::{absent, bytes, key, shown};
+use super::words::{absent, bytes, key, long_key, range, shown};
 use super::{Ended, OnlyPlace, Place};
 
 #[derive(Debug, Args)]
 pub(super) struct GetArguments {
     #[command(flatten)]
     place: Place,
-    /// The key: 1 to 16 bytes.
+    /// The key: 1 to 250 bytes; more than 16 need an nvlane target.
     key: String,
+    /// Write only these bytes of the value; may be repeated, then one range after the other is written.
+    #[arg(long = "range", value_name = "OFFSET:LENGTH", value_parser = range)]
+    ranges: Vec<Range<u32>>,
     /// Write the value to this file; - for standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
     file: PathBuf,
@@ -34,7 +44,7 @@ pub(super) struct GetArguments {
 pub(super) struct SetArguments {
     #[command(flatten)]
     place: Place,
-    /// The key: 1 to 16 bytes.
+    /// The key: 1 to 250 bytes; more than 16 need an nvlane target.
     key: String,
     /// The value, unless --file is given.
     #[arg(required_unless_present = "file", conflicts_with = "file")]
@@ -48,6 +58,9 @@ pub(super) struct SetArguments {
     /// Store only if the key exists: exit code 1 if it does not.
     #[arg(long)]
     replace: bool,
+    /// Seconds until the pair expires; 0: never. Needs an nvlane target.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    ttl: u32,
     /// Key and VALUE are hexadecimal; a file is stored as it is.
     #[arg(long)]
     hex: bool,
@@ -69,9 +82,10 @@ pub(super) struct DeleteArguments {
 pub(super) struct ExistArguments {
     #[command(flatten)]
     place: Place,
-    /// The key: 1 to 16 bytes.
-    key: String,
-    /// The key is hexadecimal.
+    /// The keys: 1 to 250 bytes; several, or more than 16 bytes, need an nvlane target.
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<String>,
+    /// Keys are hexadecimal.
     #[arg(long)]
     hex: bool,
     #[command(flatten)]
@@ -96,18 +110,21 @@ pub(super) struct ListArguments {
 }
 
 pub(super) fn get(arguments: &GetArguments) -> Ended {
-    let GetArguments { place, key: word, file, hex } = arguments;
-    let key = key(word, *hex)?;
-    let mut keys = place.connect()?;
-    let value = keys.retrieve(&key)?.ok_or_else(|| absent(&key, *hex))?;
+    let GetArguments { place, key: word, ranges, file, hex } = arguments;
+    let key = long_key(word, *hex)?;
+    let value = match Key::new(&key) {
+        Some(key) if ranges.is_empty() => place.connect()?.retrieve(&key)?,
+        _ => retrieve(place, &key, ranges)?,
+    };
+    let value = value.ok_or_else(|| absent(&key, *hex))?;
     let text = if *hex { (to_hex(&value) + "\n").into_bytes() } else { value };
     write(file, text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn set(arguments: &SetArguments) -> Ended {
-    let SetArguments { place, key: word, value, file, new, replace, hex } = arguments;
-    let key = key(word, *hex)?;
+    let SetArguments { place, key: word, value, file, new, replace, ttl, hex } = arguments;
+    let key = long_key(word, *hex)?;
     let value = match (value, file) {
         (Some(value), _) => bytes(value, *hex)?,
         (None, Some(file)) => read(file)?,
@@ -116,7 +133,11 @@ pub(super) fn set(arguments: &SetArguments) -> Ended {
     let mut options = StoreOptions::empty();
     options.set(StoreOptions::MUST_NOT_EXIST, *new);
     options.set(StoreOptions::MUST_EXIST, *replace);
-    if place.connect()?.store_if(&key, &value, options)? {
+    let is_stored = match Key::new(&key) {
+        Some(key) if *ttl == 0 => place.connect()?.store_if(&key, &value, options)?,
+        _ => store(place, &key, value, (options, *ttl))?,
+    };
+    if is_stored {
         return Ok(ExitCode::SUCCESS);
     }
     Err(if *new {
@@ -127,20 +148,133 @@ pub(super) fn set(arguments: &SetArguments) -> Ended {
 }
 
 pub(super) fn delete(arguments: &DeleteArguments) -> Ended {
-    let keys: Vec<Key> =
-        arguments.keys.iter().map(|word| key(word, arguments.hex)).collect::<Result<_, _>>()?;
+    let keys: Vec<Vec<u8>> =
+        arguments.keys.iter().map(|word| long_key(word, arguments.hex)).collect::<Result<_, _>>()?;
     let mut namespace = arguments.place.connect()?;
     for key in &keys {
-        namespace.delete(key)?;
+        match Key::new(key) {
+            Some(key) => namespace.delete(&key)?,
+            None => {
+                let mut batch = namespace.batch()?;
+                batch.push(&Operation::on(KvOpcode::DELETE, key)).map_err(Error::from)?;
+                ended(&mut namespace, &mut batch, "Delete")?;
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn exist(arguments: &ExistArguments) -> Ended {
-    let key = key(&arguments.key, arguments.hex)?;
-    let is_there = arguments.place.connect()?.exist(&key)?;
-    arguments.output.print(&Presence { key: shown(&key, arguments.hex), is_there })?;
-    Ok(if is_there { ExitCode::SUCCESS } else { ExitCode::from(Kind::Failed as u8) })
+    let keys: Vec<Vec<u8>> =
+        arguments.keys.iter().map(|word| long_key(word, arguments.hex)).collect::<Result<_, _>>()?;
+    let mut namespace = arguments.place.connect()?;
+    let mut found = Presences { keys: Vec::new() };
+    if let ([key], Some(short)) = (&keys[..], keys.first().and_then(|key| Key::new(key))) {
+        let is_there = namespace.exist(&short)?;
+        let presence = Presence { key: shown(key, arguments.hex), is_there };
+        arguments.output.print(&presence)?;
+        found.keys.push(presence);
+    } else {
+        let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let presence = namespace.exist_many(&asked)?;
+        let each = keys.iter().zip(presence.iter());
+        found.keys =
+            each.map(|(key, is_there)| Presence { key: shown(key, arguments.hex), is_there }).collect();
+        arguments.output.print(&found)?;
+    }
+    let are_there = found.keys.iter().all(|presence| presence.is_there);
+    Ok(if are_there { ExitCode::SUCCESS } else { ExitCode::from(Kind::Failed as u8) })
+}
+
+/// The value of a long key, or ranges of a value.
+fn retrieve(place: &Place, key: &[u8], ranges: &[Range<u32>]) -> Result<Option<Vec<u8>>, Failure> {
+    let Some(length) = place.connect()?.value_bytes(key)? else { return Ok(None) };
+    let bytes = match ranges {
+        [] => length,
+        ranges => ranges.iter().map(|range| u64::from(range.end - range.start)).sum(),
+    };
+    if bytes == 0 || bytes > length || ranges.iter().any(|range| u64::from(range.end) > length) {
+        if ranges.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let message =
+            format!("the value has {length} bytes: ranges must be within it, and no longer than it");
+        return Err(Failure::new(Kind::Failed, message));
+    }
+    let buffer = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+    let mut transfers = [ValueTransfer::of_ranges(key, ranges.to_vec(), vec![buffer])];
+    place.values()?.retrieve(&mut transfers)?;
+    let [transfer] = transfers;
+    match transfer.moved {
+        Moved::Whole => Ok(transfer.pieces.into_iter().next()),
+        Moved::Missing => Ok(None),
+        Moved::OtherLength => Err(Failure::new(Kind::Failed, "the value was replaced meanwhile: try again")),
+        Moved::Pending | Moved::Damaged => {
+            Err(Error::Failed { command: "Retrieve", failure: Unreachable }.into())
+        }
+        Moved::Failed(failure) => Err(Error::Failed { command: "Retrieve", failure }.into()),
+    }
+}
+
+/// Stores a value under a long key, or with a time to live. Returns whether its condition held.
+fn store(
+    place: &Place,
+    key: &[u8],
+    value: Vec<u8>,
+    (options, ttl_s): (StoreOptions, u32),
+) -> Result<bool, Failure> {
+    let mut namespace = place.connect()?;
+    let mut batch = namespace.batch()?;
+    let attributes = StoreAttributes { ttl_s, ..StoreAttributes::default() };
+    match batch.store_with(key, &value, options, attributes) {
+        Ok(()) => {
+            let status = ended(&mut namespace, &mut batch, "Store")?;
+            return Ok(status.is_success());
+        }
+        // Longer than a batch.
+        Err(InvalidCommand::BatchFull { .. }) => drop(namespace),
+        Err(error) => return Err(Error::from(error).into()),
+    }
+    let mut transfers = [ValueTransfer { options, ..ValueTransfer::new(key, vec![value]) }];
+    place.values()?.store(&mut transfers, ttl_s)?;
+    match transfers[0].moved {
+        Moved::Whole => Ok(true),
+        Moved::Missing => Ok(false),
+        Moved::OtherLength => {
+            let failure = host::Failure::Status(Status::INVALID_VALUE_SIZE);
+            Err(Error::Failed { command: "Store", failure }.into())
+        }
+        Moved::Pending | Moved::Damaged => {
+            Err(Error::Failed { command: "Store", failure: Unreachable }.into())
+        }
+        Moved::Failed(failure) => Err(Error::Failed { command: "Store", failure }.into()),
+    }
+}
+
+/// The status of a batch of one operation: success, or that a condition does not hold.
+fn ended(
+    namespace: &mut BlockingKeyValue,
+    batch: &mut Batch,
+    command: &'static str,
+) -> Result<Status, Failure> {
+    let outcome = namespace.run_batch(batch)?.next();
+    let status = outcome.ok_or(Error::Malformed { what: "outcomes" })?.status;
+    if status.is_success() || [Status::KEY_EXISTS, Status::KEY_DOES_NOT_EXIST].iter().any(|of| status.is(*of))
+    {
+        return Ok(status);
+    }
+    Err(Error::Failed { command, failure: host::Failure::Status(status) }.into())
+}
+
+#[derive(Debug, Serialize)]
+struct Presences {
+    keys: Vec<Presence>,
+}
+
+impl fmt::Display for Presences {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.keys.iter().try_for_each(|presence| presence.fmt(f))
+    }
 }
 
 #[derive(Debug, Serialize)]

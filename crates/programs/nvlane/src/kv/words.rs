@@ -1,7 +1,11 @@
 //! Keys and values on the command line: text, or hexadecimal.
 
+use std::ops::Range;
+
 use command_line::exit::{Failure, Kind};
 use host::{Error, Failure as CommandFailure, Key};
+use wire::kv::LONG_KEY_BYTES_MAX;
+use wire::kv::value::is_long_key;
 use wire::status::Status;
 use wire::text::to_hex;
 
@@ -27,6 +31,26 @@ pub(super) fn key(word: &str, is_hex: bool) -> Result<Key, Failure> {
     })
 }
 
+/// The key that a word names, of a command that takes long ones.
+pub(super) fn long_key(word: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
+    let bytes = bytes(word, is_hex)?;
+    if is_long_key(&bytes) {
+        return Ok(bytes);
+    }
+    Err(Failure::usage(format!("{word:?} has {} bytes: keys have 1 to {LONG_KEY_BYTES_MAX}", bytes.len())))
+}
+
+/// Parses a range of bytes.
+pub(super) fn range(word: &str) -> Result<Range<u32>, String> {
+    let range = word.split_once(':').and_then(|(offset, length)| {
+        let (offset, length): (u32, u32) = (offset.parse().ok()?, length.parse().ok()?);
+        Some(offset..offset.checked_add(length)?)
+    });
+    range
+        .filter(|range| !range.is_empty())
+        .ok_or_else(|| format!("{word:?} is not a range: write OFFSET:LENGTH in bytes, as in 4096:512"))
+}
+
 /// Message for a failed command on a key: plain words for common statuses, the library's for the rest. `wanted`
 /// describes the value that the command needs.
 pub(super) fn failed(error: Error, key: &Key, is_hex: bool, wanted: &str) -> Failure {
@@ -44,16 +68,17 @@ pub(super) fn failed(error: Error, key: &Key, is_hex: bool, wanted: &str) -> Fai
 }
 
 /// Failure of a command whose key does not exist.
-pub(super) fn absent(key: &Key, is_hex: bool) -> Failure {
+pub(super) fn absent(key: &impl AsRef<[u8]>, is_hex: bool) -> Failure {
     Failure::new(Kind::Failed, format!("{} does not exist", shown(key, is_hex)))
 }
 
 /// A key as text if it is text, else hexadecimal.
-pub(super) fn shown(key: &Key, is_hex: bool) -> String {
-    match std::str::from_utf8(key.as_bytes()) {
+pub(super) fn shown(key: &impl AsRef<[u8]>, is_hex: bool) -> String {
+    let key = key.as_ref();
+    match std::str::from_utf8(key) {
         Ok(text) if !is_hex && !text.chars().any(char::is_control) => text.to_owned(),
-        _ if is_hex => to_hex(key.as_bytes()),
-        _ => format!("0x{}", to_hex(key.as_bytes())),
+        _ if is_hex => to_hex(key),
+        _ => format!("0x{}", to_hex(key)),
     }
 }
 
@@ -90,6 +115,16 @@ mod tests {
         assert_eq!(shown(&key("ab", false).expect("a key"), false), "ab");
         assert_eq!(shown(&key("00ff", true).expect("a key"), false), "0x00ff");
         assert_eq!(shown(&key("ab", false).expect("a key"), true), "6162");
+    }
+
+    #[test]
+    fn ranges_are_an_offset_and_a_length() {
+        assert_eq!(range("4096:512"), Ok(4096..4608));
+        for bad in ["", "1", "1:", ":1", "1:0", "4294967295:1", "-1:5", "1-2", "1:2:3"] {
+            assert!(range(bad).is_err(), "{bad}");
+        }
+        assert_eq!(long_key(&"k".repeat(250), false).expect("a key").len(), 250);
+        assert!(long_key(&"k".repeat(251), false).is_err() && long_key("", true).is_err());
     }
 
     #[test]

@@ -33,8 +33,42 @@ fn values_are_set_and_got_as_text_bytes_and_files() {
     assert_eq!(kv(&target, "list", &[]).text().lines().count(), 2);
     kv(&target, "delete", &["greeting", "large"]).text();
     assert_eq!(kv(&target, "list", &["-o", "json"]).json()["keys"].as_array().unwrap().len(), 0);
-    let long = kv(&target, "get", &["0123456789abcdefg"]).complaint(2);
+    let long = kv(&target, "incr", &["0123456789abcdefg"]).complaint(2);
     assert_eq!(long, r#""0123456789abcdefg" has 17 bytes: keys of NVMe have 1 to 16"#);
+}
+
+#[test]
+fn long_keys_ranges_and_times_to_live_are_nvlanes() {
+    let target = Target::serving(&["kv:ram:64M"]);
+    let (long, other) = ("k".repeat(250), "model@0@1".repeat(12));
+    kv(&target, "set", &[&long, "0123456789"]).text();
+    assert_eq!(kv(&target, "get", &[&long]).text(), "0123456789");
+    assert_eq!(kv(&target, "get", &[&long, "--range", "8:2", "--range", "0:3"]).text(), "89012");
+    assert_eq!(
+        kv(&target, "get", &[&long, "--range", "8:2", "--hex"]).complaint(2),
+        format!("{long:?}: --hex expects pairs of hexadecimal digits")
+    );
+    let past = kv(&target, "get", &[&long, "--range", "8:3"]).complaint(MISSING);
+    assert_eq!(past, "the value has 10 bytes: ranges must be within it, and no longer than it");
+    let wrong = kv(&target, "get", &[&long, "--range", "8-3"]).complaint(2);
+    assert!(wrong.contains("write OFFSET:LENGTH in bytes"), "{wrong}");
+    assert_eq!(kv(&target, "set", &["--new", &long, "x"]).complaint(MISSING), format!("{long} exists"));
+    assert_eq!(kv(&target, "get", &[&other]).complaint(MISSING), format!("{other} does not exist"));
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    let value: Vec<u8> = (0..3_000_000).map(|at| (at % 251) as u8).collect();
+    std::fs::write(&from, &value).unwrap();
+    kv(&target, "set", &[&other, "--ttl", "100", "--file", from.to_str().unwrap()]).text();
+    kv(&target, "get", &[&other, "--file", to.to_str().unwrap()]).text();
+    assert!(std::fs::read(&to).unwrap() == value);
+    let exist = kv(&target, "exist", &[&long, "nobody", &other]);
+    assert_eq!(exist.code, MISSING);
+    assert_eq!(exist.stdout, format!("{long} exists\nnobody does not exist\n{other} exists\n"));
+    kv(&target, "delete", &[&long, &other]).text();
+    let exist = kv(&target, "exist", &["-o", "json", &long, &other]);
+    assert!(exist.stdout.contains(r#""is_there": false"#) && exist.code == MISSING, "{}", exist.stdout);
+    let long = kv(&target, "get", &[&"k".repeat(251)]).complaint(2);
+    assert!(long.ends_with("has 251 bytes: keys have 1 to 250"), "{long}");
 }
 
 #[test]

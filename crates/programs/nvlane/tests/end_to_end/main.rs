@@ -22,6 +22,7 @@ mod key_value;
 mod key_value_large;
 mod key_value_map;
 mod key_value_protocols;
+mod key_value_values;
 mod linear;
 mod matrix;
 mod memcached_partitions;

@@ -1,0 +1,511 @@
+//! Keys of up to 250 bytes, many at once, and ranges of values: docs/kv-commands.md §4.6 and §7. In memory and with a log,
+//! with one reactor and several, through NVMe and memcached.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use host::{BlockingKeyValue, Moved, Options, StoreAttributes, StoreOptions, ValueLanes, ValueTransfer};
+use peer::queue::{Answer, Move, Queue};
+use peer::raw_host::Association;
+use reactor::EngineKind;
+use subsystem::config::Threads;
+use tempfile::TempDir;
+use wire::id::Nsid;
+use wire::kv::batch::{BatchCollect, BatchSubmit, Operation};
+use wire::kv::presence::presence_bytes;
+use wire::kv::value::{RetrieveSubmit, StoreData, StoreSubmit};
+use wire::opcode::KvOpcode;
+use wire::pdu::Digests;
+use wire::status::Status;
+
+use crate::raw::RawHost;
+use crate::setup::{PATIENCE, Rig, address_of, engines, options};
+
+const ONE: Nsid = Nsid::new(1);
+const MIB: usize = 1 << 20;
+
+/// Targets in memory and with a log, of one reactor and of several.
+fn rigs(engine: EngineKind, directory: &TempDir) -> Vec<Rig> {
+    let file = |number| {
+        format!(
+            "kv:file:{}?size=4G&memory=64M&item=8M&sparse",
+            directory.path().join(format!("{number}")).display()
+        )
+    };
+    [(1, "kv:ram:64M".to_owned()), (3, "kv:ram:64M".into()), (1, file(1)), (2, file(2))]
+        .into_iter()
+        .map(|(threads, storage)| rig(engine, threads, &storage))
+        .collect()
+}
+
+fn rig(engine: EngineKind, threads: u16, storage: &str) -> Rig {
+    Rig::with(engine, &[storage], |config| {
+        config.reactors.threads = Threads::Count(threads);
+        config.memcached = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()];
+    })
+}
+
+fn keys_of(rig: &Rig) -> BlockingKeyValue {
+    BlockingKeyValue::connect(&address_of(rig.socket_address()), options()).expect("connected")
+}
+
+fn lanes_of(rig: &Rig, options: Options) -> ValueLanes {
+    ValueLanes::connect(&address_of(rig.socket_address()), options).expect("connected")
+}
+
+/// A key of this length.
+fn name(number: usize, length: usize) -> Vec<u8> {
+    let mut name = format!("{number}-").into_bytes();
+    name.resize(length.max(name.len()), b'x');
+    name
+}
+
+fn value(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 31 + seed + (at >> 10)) as u8).collect()
+}
+
+/// The answer of memcached to a line, up to its end.
+fn ask(client: &mut BufReader<TcpStream>, line: &str) -> String {
+    client.get_mut().write_all(format!("{line}\r\n").as_bytes()).expect("sent");
+    let mut answer = String::new();
+    client.read_line(&mut answer).expect("a line");
+    answer.trim_end().to_owned()
+}
+
+fn client(rig: &Rig) -> BufReader<TcpStream> {
+    let stream = TcpStream::connect(rig.memcached()).expect("a memcached listener");
+    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    BufReader::new(stream)
+}
+
+#[test]
+fn keys_of_up_to_250_bytes_are_those_of_memcached() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for rig in rigs(EngineKind::Epoll, &directory) {
+        let mut keys = keys_of(&rig);
+        let mut client = client(&rig);
+        assert_eq!(keys.namespace().long_key_bytes_max(), 250);
+        for length in [1, 16, 17, 108, 250] {
+            // Two keys that differ in their last byte are two keys.
+            let (one, mut other) = (vec![b'k'; length], vec![b'k'; length]);
+            other[length - 1] = b'o';
+            let text = |key: &[u8]| String::from_utf8(key.to_vec()).expect("ASCII");
+            let mut batch = keys.batch().expect("a batch");
+            let store = Operation::on(KvOpcode::STORE, &one);
+            batch.push(&Operation { operand: b"nvme", ..store }).expect("room");
+            batch
+                .push(&Operation { room_bytes: 16, ..Operation::on(KvOpcode::RETRIEVE, &other) })
+                .expect("room");
+            let ends: Vec<_> =
+                keys.run_batch(&mut batch).expect("run").map(|outcome| outcome.status).collect();
+            assert!(
+                ends[0].is_success() && ends[1].is(Status::KEY_DOES_NOT_EXIST),
+                "{length} bytes: {ends:?}"
+            );
+            assert_eq!(ask(&mut client, &format!("mg {} v", text(&one))), "VA 4");
+            let mut rest = String::new();
+            client.read_line(&mut rest).expect("a value");
+            assert_eq!(rest, "nvme\r\n");
+            assert_eq!(ask(&mut client, &format!("set {} 0 0 9\r\nmemcached", text(&other))), "STORED");
+            batch.clear();
+            batch
+                .push(&Operation { room_bytes: 16, ..Operation::on(KvOpcode::RETRIEVE, &other) })
+                .expect("room");
+            batch.push(&Operation::on(KvOpcode::DELETE, &one)).expect("room");
+            let got: Vec<Vec<u8>> =
+                keys.run_batch(&mut batch).expect("run").map(|outcome| outcome.data.to_vec()).collect();
+            assert_eq!(got, [b"memcached".to_vec(), Vec::new()]);
+            assert_eq!(ask(&mut client, &format!("mg {} v", text(&one))), "EN");
+        }
+    }
+}
+
+#[test]
+fn a_thousand_keys_are_tested_in_one_batch() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for rig in rigs(EngineKind::Epoll, &directory) {
+        let mut keys = keys_of(&rig);
+        let names: Vec<Vec<u8>> =
+            (0..2500).map(|number| name(number, [5, 16, 108, 250][number % 4])).collect();
+        let is_there = |number: usize| number < 40 || number % 3 == 0;
+        let mut batch = keys.batch().expect("a batch");
+        for names in names.chunks(500).enumerate().map(|(at, names)| (at * 500, names)) {
+            batch.clear();
+            for (number, name) in names.1.iter().enumerate().filter(|(number, _)| is_there(names.0 + number))
+            {
+                let operand = &number.to_le_bytes()[..];
+                batch.push(&Operation { operand, ..Operation::on(KvOpcode::STORE, name) }).expect("room");
+            }
+            assert!(keys.run_batch(&mut batch).expect("run").all(|outcome| outcome.status.is_success()));
+        }
+        let all: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+        for asked in [&all[..], &all[..1024], &all[..1], &all[..0]] {
+            let presence = keys.exist_many(asked).expect("asked");
+            assert_eq!(presence.len(), asked.len());
+            assert!(presence.iter().enumerate().all(|(number, found)| found == is_there(number)));
+            let run = (0..asked.len()).take_while(|number| is_there(*number)).count();
+            assert_eq!(presence.leading_run(), run);
+        }
+        assert!(keys.exist_many(&[&[7; 251]]).is_err());
+        assert!(keys.exist_many(&[b"a", b""]).is_err());
+    }
+}
+
+/// Keys that were only tested are evicted as if they had not been, and no key is marked as fetched.
+#[test]
+fn testing_keys_marks_none_as_used() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for rig in rigs(EngineKind::Epoll, &directory) {
+        let (mut keys, mut client) = (keys_of(&rig), client(&rig));
+        let long = "k".repeat(100);
+        assert_eq!(ask(&mut client, &format!("set {long} 0 0 50\r\n{}", "v".repeat(50))), "STORED");
+        for _ in 0..3 {
+            assert_eq!(keys.exist_many(&[long.as_bytes()]).expect("asked").present_count(), 1);
+        }
+        assert_eq!(ask(&mut client, &format!("mg {long} h")), "HD h0");
+        assert_eq!(ask(&mut client, &format!("mg {long} h")), "HD h1", "memcached has read it");
+    }
+}
+
+#[test]
+fn values_move_between_many_buffers_and_the_target() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let rings = engines().into_iter().filter(|engine| *engine != EngineKind::Epoll);
+    let rings = rings.map(|engine| rig(engine, 2, "kv:ram:64M"));
+    for rig in rigs(EngineKind::Epoll, &directory).into_iter().chain(rings) {
+        for lanes in [1, 3] {
+            let mut values = lanes_of(&rig, options().with_lanes(lanes));
+            let lengths = [1, 15, 16, 4096, 4097, MIB - 1, MIB, 2 * MIB + 7, 3 * MIB];
+            let names: Vec<_> = (0..lengths.len()).map(|number| name(number, 3 + 30 * number)).collect();
+            let pieces = |length: usize, seed: usize| -> Vec<Vec<u8>> {
+                value(length, seed).chunks(length.div_ceil(3)).map(<[u8]>::to_vec).collect()
+            };
+            let mut transfers: Vec<_> = lengths
+                .iter()
+                .enumerate()
+                .map(|(at, length)| ValueTransfer::new(&names[at], pieces(*length, at + lanes as usize)))
+                .collect();
+            values.store(&mut transfers, 0).expect("sent");
+            assert!(transfers.iter().all(ValueTransfer::is_whole), "{:?}", moved(&transfers));
+            for transfer in &mut transfers {
+                transfer.pieces.iter_mut().for_each(|piece| piece.fill(0xEE));
+            }
+            transfers.push(ValueTransfer::new(b"nobody", vec![vec![0xEE; 10]]));
+            transfers.push(ValueTransfer::new(&names[8], vec![vec![0xEE; 3 * MIB - 1]]));
+            transfers.push(ValueTransfer::new(&names[8], vec![vec![0xEE; MIB]; 6]));
+            transfers.push(ValueTransfer::new(&names[3], vec![vec![0xEE; 4097]]));
+            values.retrieve(&mut transfers).expect("sent");
+            let found: Vec<_> = moved(&transfers);
+            assert!(found[..9].iter().all(|moved| *moved == Moved::Whole), "{found:?}");
+            assert_eq!(found[9], Moved::Missing);
+            assert_eq!(found[10..], [Moved::OtherLength; 3]);
+            for (at, length) in lengths.into_iter().enumerate() {
+                assert!(transfers[at].pieces == pieces(length, at + lanes as usize), "{length} bytes");
+            }
+            assert!(transfers[10].pieces[0].iter().all(|byte| *byte == 0xEE), "never a part");
+            // Store if absent.
+            let mut again = [ValueTransfer::new(&names[7], vec![vec![1; 2 * MIB]])];
+            again[0].options = StoreOptions::MUST_NOT_EXIST;
+            values.store(&mut again, 0).expect("sent");
+            assert_eq!(again[0].moved, Moved::Missing);
+        }
+    }
+}
+
+fn moved(transfers: &[ValueTransfer<'_, Vec<u8>>]) -> Vec<Moved> {
+    transfers.iter().map(|transfer| transfer.moved).collect()
+}
+
+#[test]
+fn values_with_a_time_to_live_expire() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for rig in rigs(EngineKind::Epoll, &directory) {
+        let (mut keys, mut values) = (keys_of(&rig), lanes_of(&rig, options()));
+        let mut client = client(&rig);
+        let long = name(1, 100);
+        let mut transfers = [ValueTransfer::new(&long, vec![vec![1; MIB + 5]])];
+        values.store(&mut transfers, 100).expect("sent");
+        let mut batch = keys.batch().expect("a batch");
+        let second = StoreAttributes { ttl_s: 1, flags: 70_000 };
+        batch.store_with(b"short", b"v", StoreOptions::MUST_NOT_EXIST, second).expect("room");
+        batch
+            .store_with(b"kept", b"v", StoreOptions::empty(), StoreAttributes { ttl_s: 0, flags: 7 })
+            .expect("room");
+        assert!(keys.run_batch(&mut batch).expect("run").all(|outcome| outcome.status.is_success()));
+        let text = String::from_utf8(long.clone()).expect("ASCII");
+        let left = ask(&mut client, &format!("mg {text} t"));
+        let left: u32 = left.strip_prefix("HD t").and_then(|left| left.parse().ok()).expect("seconds");
+        assert!((90..=100).contains(&left), "{left} s");
+        assert_eq!(ask(&mut client, "mg kept t f"), "HD t-1 f7");
+        let asked: [&[u8]; 3] = [b"short", b"kept", &long];
+        let end = std::time::Instant::now() + PATIENCE;
+        while keys.exist_many(&asked).expect("asked").contains(0) {
+            assert!(std::time::Instant::now() < end, "it expires after a second");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(keys.exist_many(&asked).expect("asked").iter().collect::<Vec<_>>(), [false, true, true]);
+    }
+}
+
+fn io_queue(rig: &Rig) -> Queue {
+    let associated = RawHost::dialler(rig).associate(Digests::empty(), 32);
+    let Association { admin, io, .. } = associated.unwrap_or_else(|finding| panic!("{finding}"));
+    io.keeping(admin)
+}
+
+fn result(answer: &Answer) -> u64 {
+    u64::from(answer.cqe.dw1()) << 32 | u64::from(answer.cqe.dw0())
+}
+
+/// Both answers of a command that waits and its Submit.
+fn pair(
+    io: &mut Queue,
+    waiting: (wire::sqe::Sqe, Move<'_>),
+    submit: wire::sqe::Sqe,
+    data: &[u8],
+) -> [Answer; 2] {
+    let value: &[u8] = match waiting.1 {
+        Move::Asked(value) => value,
+        _ => &[],
+    };
+    let waiting = io.submit(waiting.0, waiting.1).expect("sent");
+    let submit = io.submit(submit, Move::InCapsule(data)).expect("sent");
+    let answers = io.finish_all(&[(waiting, value), (submit, data)]).expect("answered");
+    answers.try_into().expect("two answers")
+}
+
+/// docs/kv-commands.md §4.6, §7
+#[test]
+fn what_cannot_be_is_refused_and_leaves_nothing_waiting() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for rig in rigs(EngineKind::Epoll, &directory) {
+        let mut values = lanes_of(&rig, options());
+        let long = name(1, 30);
+        let stored = value(2 * MIB + 100, 5);
+        values.store(&mut [ValueTransfer::new(&long, vec![stored.clone()])], 0).expect("sent");
+        let mut io = io_queue(&rig);
+        let collect = |room| (BatchCollect { buffer_bytes: room, tag: 1 }.to_sqe(ONE), Move::Back(room));
+        let good = RetrieveSubmit::new(1, &long, &[MIB as u32 - 2..MIB as u32 + 2, 0..4], 0).expect("ranges");
+        // Alone it is out of sequence, as is what waits for another command.
+        let alone = io.run(good.0.to_sqe(ONE), Move::InCapsule(&good.1)).expect("answered");
+        assert!(alone.status().is(Status::COMMAND_SEQUENCE_ERROR));
+        let [data, submitted] = pair(&mut io, collect(100), good.0.to_sqe(ONE), &good.1);
+        assert!(data.status().is_success() && submitted.status().is_success());
+        assert!(data.data == [&stored[MIB - 2..MIB + 2], &stored[..4]].concat());
+        assert_eq!(result(&data), (stored.len() as u64) << 32 | 8);
+        let whole = RetrieveSubmit { expected_bytes: stored.len() as u32, ..RetrieveSubmit::default() };
+        let bytes = |command: RetrieveSubmit, data: &[u8]| (command, data.to_vec());
+        let ranges = |ranges: &[std::ops::Range<u32>]| RetrieveSubmit::new(1, &long, ranges, 0).expect("few");
+        let end = stored.len() as u32;
+        for (what, (command, data), room, expected) in [
+            (
+                "a key of no bytes",
+                bytes(RetrieveSubmit { data_bytes: 8, range_count: 1, ..good.0 }, &[0; 8]),
+                64,
+                Status::INVALID_FIELD,
+            ),
+            (
+                "more ranges than data",
+                bytes(RetrieveSubmit { range_count: 3, ..good.0 }, &good.1),
+                64,
+                Status::INVALID_FIELD,
+            ),
+            (
+                "fewer ranges than data",
+                bytes(RetrieveSubmit { range_count: 1, ..good.0 }, &good.1),
+                64,
+                Status::INVALID_FIELD,
+            ),
+            (
+                "1025 ranges",
+                bytes(
+                    RetrieveSubmit { range_count: 1025, key_bytes: 1, data_bytes: 8201, ..good.0 },
+                    &[0; 8201],
+                ),
+                64,
+                Status::INVALID_FIELD,
+            ),
+            (
+                "a key of 251 bytes",
+                bytes(
+                    RetrieveSubmit { range_count: 0, key_bytes: 251, data_bytes: 251, ..good.0 },
+                    &[7; 251],
+                ),
+                64,
+                Status::INVALID_FIELD,
+            ),
+            ("no data", bytes(RetrieveSubmit { data_bytes: 0, ..good.0 }, &[]), 64, Status::INVALID_FIELD),
+            ("past the end", ranges(&[end - 1..end + 1]), 64, Status::INVALID_VALUE_SIZE),
+            ("behind the end", ranges(&[u32::MAX..u32::MAX]), 64, Status::INVALID_VALUE_SIZE),
+            ("more than the buffer", ranges(&[0..65]), 64, Status::INVALID_VALUE_SIZE),
+            ("more than the value", ranges(&[0..end, 0..1]), u32::MAX, Status::INVALID_VALUE_SIZE),
+            (
+                "another length",
+                RetrieveSubmit::new(1, &long, &[0..1], end - 1).expect("a range"),
+                64,
+                Status::INVALID_VALUE_SIZE,
+            ),
+            (
+                "another key",
+                RetrieveSubmit::new(1, b"nobody", &[], 0).expect("a key"),
+                64,
+                Status::KEY_DOES_NOT_EXIST,
+            ),
+        ] {
+            let [data, submitted] = pair(&mut io, collect(room), command.to_sqe(ONE), &data);
+            let ends = [data.status(), submitted.status()];
+            assert!(ends.iter().all(|status| status.is(expected)), "{what}: {ends:?}");
+            assert!(data.data.is_empty(), "{what}");
+        }
+        let empty = RetrieveSubmit::new(1, &long, &[3..3], whole.expected_bytes).expect("a range");
+        let [data, submitted] = pair(&mut io, collect(1), empty.0.to_sqe(ONE), &empty.1);
+        assert!(data.status().is_success() && submitted.status().is_success() && data.data.is_empty());
+        // A Store Submit does not take a Collect, nor a Batch Submit or Retrieve Submit a Store Data.
+        let store = |value: &[u8], key: &[u8]| StoreSubmit {
+            value_bytes: value.len() as u32,
+            key_bytes: key.len() as u8,
+            tag: 1,
+            ..StoreSubmit::default()
+        };
+        let new = value(MIB + 3, 6);
+        let waits = StoreData { value_bytes: new.len() as u32, tag: 1 }.to_sqe(ONE);
+        let waiting = io.submit(waits, Move::Asked(&new)).expect("sent");
+        let second = io.run(waits, Move::Asked(&new)).expect("answered");
+        assert!(second.status().is(Status::COMMAND_SEQUENCE_ERROR), "one tag twice: {}", second.status());
+        let retrieve = io.run(good.0.to_sqe(ONE), Move::InCapsule(&good.1)).expect("answered");
+        assert!(retrieve.status().is(Status::COMMAND_SEQUENCE_ERROR));
+        let mut data = Vec::new();
+        assert!(Operation::on(KvOpcode::EXIST, b"k").append_to(&mut data));
+        let batch = BatchSubmit { data_bytes: 16, count: 1, tag: 1, outcome_bytes: 16, is_presence: false };
+        let batch = io.run(batch.to_sqe(ONE), Move::InCapsule(&data)).expect("answered");
+        assert!(batch.status().is(Status::COMMAND_SEQUENCE_ERROR));
+        let submit =
+            io.submit(store(&new, b"new").to_sqe(ONE), Move::InCapsule(b"\0\0\0\0new")).expect("sent");
+        let answers = io.finish_all(&[(waiting, &new), (submit, b"")]).expect("answered");
+        assert!(answers.iter().all(|answer| answer.status().is_success()), "{answers:?}");
+        let mut transfers = [ValueTransfer::new(b"new", vec![vec![0; new.len()]])];
+        values.retrieve(&mut transfers).expect("sent");
+        assert!(transfers[0].is_whole() && transfers[0].pieces[0] == new);
+        let key: &[u8] = &[7; 251];
+        for (what, command, key, expected) in [
+            ("no key", store(&new, b""), &b""[..], Status::INVALID_KEY_SIZE),
+            ("a key of 251 bytes", store(&new, key), key, Status::INVALID_KEY_SIZE),
+            ("another length", store(&new[1..], b"k"), b"k", Status::INVALID_FIELD),
+            ("both conditions", StoreSubmit { options: 3, ..store(&new, b"k") }, b"k", Status::INVALID_FIELD),
+            (
+                "an unknown option",
+                StoreSubmit { options: 8, ..store(&new, b"k") },
+                b"k",
+                Status::INVALID_FIELD,
+            ),
+            (
+                "less data than its key",
+                StoreSubmit { key_bytes: 2, ..store(&new, b"k") },
+                b"k",
+                Status::DATA_SGL_LENGTH_INVALID,
+            ),
+        ] {
+            let data = [&[0; 4], key].concat();
+            let ends = pair(&mut io, (waits, Move::Asked(&new)), command.to_sqe(ONE), &data);
+            let ends = ends.map(|answer| answer.status());
+            assert!(ends.iter().all(|status| status.is(expected)), "{what}: {ends:?}");
+        }
+        let none = io.run(StoreData { value_bytes: 0, tag: 1 }.to_sqe(ONE), Move::None).expect("answered");
+        assert!(none.status().is(Status::INVALID_FIELD), "{}", none.status());
+        // In a capsule, values are kept up to a limit.
+        let capsule = |tag, length| StoreData { value_bytes: length, tag }.to_sqe(ONE);
+        let short = io.run(capsule(1, 5), Move::InCapsule(b"1234")).expect("answered");
+        assert!(short.status().is(Status::DATA_SGL_LENGTH_INVALID), "{}", short.status());
+        let kept = vec![5; 60 << 10];
+        let length = kept.len() as u32;
+        let waiting: Vec<u16> = (100..117)
+            .map(|tag| io.submit(capsule(tag, length), Move::InCapsule(&kept)).expect("sent"))
+            .collect();
+        let refused = io.run(capsule(1, length), Move::InCapsule(&kept)).expect("answered");
+        assert!(refused.status().is(Status::COMMAND_INTERRUPTED), "{}", refused.status());
+        for (tag, waiting) in (100..).zip(waiting) {
+            let key = format!("kept {tag}");
+            let submit = StoreSubmit { tag, ..store(&kept, key.as_bytes()) }.to_sqe(ONE);
+            let data = [&[0; 4], key.as_bytes()].concat();
+            let submit = io.submit(submit, Move::InCapsule(&data)).expect("sent");
+            let answers = io.finish_all(&[(waiting, &[]), (submit, &[])]).expect("answered");
+            assert!(answers.iter().all(|answer| answer.status().is_success()), "{answers:?}");
+        }
+        let mut transfers = [ValueTransfer::new(b"kept 116", vec![vec![0; kept.len()]])];
+        values.retrieve(&mut transfers).expect("sent");
+        assert!(transfers[0].is_whole() && transfers[0].pieces[0] == kept);
+        let huge = StoreData { value_bytes: u32::MAX, tag: 1 }.to_sqe(ONE);
+        let huge = io.run(huge, Move::None).expect("answered");
+        assert!(huge.status().is(Status::INVALID_VALUE_SIZE), "{}", huge.status());
+        bits_of_hostile_batches(&mut io);
+        // A lane that ends while a value waits leaves nothing: another one stores under the same tag.
+        let _ = io.submit(waits, Move::Asked(&new)).expect("sent");
+        drop(io);
+        let mut io = io_queue(&rig);
+        let ends = pair(&mut io, (waits, Move::Asked(&new)), store(&new, b"new").to_sqe(ONE), b"\0\0\0\0new");
+        assert!(ends.iter().all(|answer| answer.status().is_success()));
+    }
+}
+
+fn bits_of_hostile_batches(io: &mut Queue) {
+    let mut data = Vec::new();
+    assert!(Operation::on(KvOpcode::EXIST, b"nobody").append_to(&mut data));
+    assert!(Operation::on(KvOpcode::EXIST, b"new").append_to(&mut data));
+    let mut deletes = Vec::new();
+    assert!(Operation::on(KvOpcode::DELETE, b"new").append_to(&mut deletes));
+    let mut with_room = Vec::new();
+    assert!(Operation { room_bytes: 1, ..Operation::on(KvOpcode::EXIST, b"new") }.append_to(&mut with_room));
+    let submit = |data: &[u8], count, outcome_bytes| BatchSubmit {
+        data_bytes: data.len() as u32,
+        count,
+        is_presence: true,
+        tag: 1,
+        outcome_bytes,
+    };
+    let needed = presence_bytes(2) as u32;
+    let collect = || (BatchCollect { buffer_bytes: needed, tag: 1 }.to_sqe(ONE), Move::Back(needed));
+    for (what, data, command, expected) in [
+        ("too few bytes for the bits", &data, submit(&data, 2, needed - 1), Status::INVALID_FIELD),
+        ("a delete", &deletes, submit(&deletes, 1, needed), Status::INVALID_FIELD),
+        ("room for data", &with_room, submit(&with_room, 1, needed), Status::INVALID_FIELD),
+        ("more keys than data", &data, submit(&data, 3, needed), Status::INVALID_FIELD),
+        ("1025 keys", &data, submit(&data, 1025, needed), Status::INVALID_FIELD),
+        ("more bytes than the buffer", &data, submit(&data, 2, needed + 1), Status::DATA_SGL_LENGTH_INVALID),
+    ] {
+        let ends = pair(io, collect(), command.to_sqe(ONE), data).map(|answer| answer.status());
+        assert!(ends.iter().all(|status| status.is(expected)), "{what}: {ends:?}");
+    }
+    let [bits, submitted] = pair(io, collect(), submit(&data, 2, needed).to_sqe(ONE), &data);
+    assert!(bits.data == [0, 0, 0, 0, 1, 0, 0, 0, 0b10, 0, 0, 0, 0, 0, 0, 0], "{:?}", bits.data);
+    assert_eq!((result(&bits), result(&submitted)), (2 << 32 | 16, 2 << 32 | 1));
+}
+
+/// A value is changed between its store and its retrieval, here by a memcached client that keeps its flags. For a cache that is
+/// a miss.
+#[test]
+fn a_value_without_its_checksum_is_a_miss() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for rig in rigs(EngineKind::Epoll, &directory) {
+        let mut values = lanes_of(&rig, options().with_lanes(2)).with_checksums();
+        let mut client = client(&rig);
+        let (names, lengths) = ([name(0, 40), name(1, 40)], [10, 3 * MIB]);
+        let pieces = |at: usize| vec![value(lengths[at] / 2, at), value(lengths[at] - lengths[at] / 2, 9)];
+        let mut transfers = [0, 1].map(|at| ValueTransfer::new(&names[at], pieces(at)));
+        values.store(&mut transfers, 0).expect("sent");
+        values.retrieve(&mut transfers).expect("sent");
+        assert!(transfers.iter().all(ValueTransfer::is_whole) && values.damaged_count() == 0);
+        let text = String::from_utf8(names[0].clone()).expect("ASCII");
+        assert_eq!(ask(&mut client, &format!("append {text} 0 0 1\r\nx")), "STORED");
+        let mut longer = [ValueTransfer::new(&names[0], vec![vec![0; 11]])];
+        values.retrieve(&mut longer).expect("sent");
+        assert_eq!((longer[0].moved, values.damaged_count()), (Moved::Damaged, 1));
+        // Nobody else compares it.
+        lanes_of(&rig, options()).retrieve(&mut longer).expect("sent");
+        assert!(longer[0].is_whole());
+        // A value without a checksum is not compared.
+        assert_eq!(ask(&mut client, &format!("set {text} 0 0 11\r\n01234567890")), "STORED");
+        values.retrieve(&mut longer).expect("sent");
+        assert!(longer[0].is_whole() && longer[0].pieces[0] == b"01234567890");
+    }
+}
