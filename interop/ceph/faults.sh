@@ -17,7 +17,7 @@ ceph osd pool create $pool 16 2> /dev/null
 rbd pool init $pool
 ceph auth get-or-create client.faulty mon 'profile rbd' osd 'profile rbd pool=faulty' > nvlane.keyring
 { echo '[global]'; grep mon_host "$CEPH_CONF"; echo "keyring = $PWD/nvlane.keyring"; } > nvlane.conf
-place="rbd:$image?conf=$PWD/nvlane.conf&id=faulty&create=16M"
+place="rbd:$image?conf=$PWD/nvlane.conf&id=faulty&create=32M"
 target=
 start() { # OPTIONS
     rm -f address
@@ -33,8 +33,7 @@ says() {
 }
 stop() { kill $target; wait $target || true; target=; }
 trap '[ -z "$target" ] || kill -9 $target' EXIT
-perf() { timeout 200 "$NVLANE" --log error perf "$@"; }
-status() { "$NVLANE" --log error perf -w "$1" -q 1 -d 1 -a 0 2>&1 || true; }
+perf() { timeout 200 "$NVLANE" --log error perf --blocks 4096 "$@"; }
 
 echo '# nothing that was answered is lost with the target; the next one takes the lock of the dead one over'
 start ''
@@ -99,14 +98,23 @@ kill -HUP $target
 wait $load || fail 'it is not reopened'
 grep 'checked, 0 wrong' fenced.log || fail 'blocks are wrong'
 
-# Without a manager daemon pools have no statistics, and so no quotas that take effect: the whole cluster is full.
-echo '# a full cluster: Capacity Exceeded, and space again'
-ceph osd set full 2> /dev/null
-for _ in $(seq 60); do status write | grep -qi 'capacity' && break; sleep 1; done
-status write | grep -qi 'capacity' || fail 'no Capacity Exceeded'
-ceph osd unset full 2> /dev/null
-for _ in $(seq 60); do status write | grep -qi 'failed' || break; sleep 1; done
-status write | grep -qi 'failed' && fail 'no space again'
+# Blocks that have space are written to all the same. Without a manager daemon pools have no statistics, and so no quotas.
+echo '# a full cluster: Capacity Exceeded for blocks without space, and space again'
+fill() { "$NVLANE" --log error perf -w write -q 1 -d 1 -a 0 --first $((4096 + $1 * 1024)) --blocks 8 2>&1 || true; }
+ratios() {
+    for each in "nearfull $1" "backfillfull $2" "full $3"; do
+        # shellcheck disable=SC2086
+        set -- $each
+        ceph osd "set-$1-ratio" "$2" 2> /dev/null
+    done
+}
+ratios 0.0001 0.0001 0.0001
+for _ in $(seq 60); do ceph osd dump | grep -q "'$pool'.*,full," && break; sleep 1; done
+fill 1 | grep -qi 'capacity exceeded' || fail 'no Capacity Exceeded'
+perf -w write -q 8 -d 50 > full.log || fail 'a block that has space is not written'
+ratios 0.85 0.90 0.95
+for _ in $(seq 60); do fill 2 | grep -qi 'failed' || break; sleep 1; done
+fill 3 | grep -qi 'failed' && fail 'no space again'
 
 echo '# an OSD is killed under verified load'
 (sleep 4; kill -9 "$(cat "$CLUSTER/run/osd.2.pid")") &

@@ -12,6 +12,7 @@ mod null;
 mod raw_file;
 mod rbd;
 mod rbd_backend;
+mod rbd_shared;
 #[cfg(test)]
 mod rbd_tests;
 
@@ -22,8 +23,9 @@ pub use file_open::{Contents, FileKind, FileSettings};
 pub(crate) use file_open::{check_creatable, check_writable, directory_of};
 pub use null::NullStore;
 pub use raw_file::RawFile;
-pub(crate) use rbd::{DEADLINE_S_DEFAULT, RbdSettings, RbdStore};
-pub use rbd::{LockPolicy, RbdPlace};
+pub(crate) use rbd::RbdStore;
+pub(crate) use rbd_shared::{DEADLINE_S_DEFAULT, RbdSettings};
+pub use rbd_shared::{LockPolicy, RbdPlace};
 
 use ::memory::Buffer;
 

@@ -18,7 +18,7 @@ use memory::Buffer;
 use reactor::{Completion, File, Operation};
 use rustix::io::Errno;
 
-use super::rbd::{Inbox, Session, Shared};
+use super::rbd_shared::{Inbox, Session, Shared};
 use crate::namespace::{Backend, Generation, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 
 /// Interval between looks at deadlines, ns.

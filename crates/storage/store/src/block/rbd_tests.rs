@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use reactor::EngineKind;
 use rustix::io::Errno;
 
-use super::rbd::{DEADLINE_S_DEFAULT, LockPolicy, RbdPlace, RbdSettings, RbdStore};
+use super::rbd::RbdStore;
+use super::rbd_shared::{DEADLINE_S_DEFAULT, LockPolicy, RbdPlace, RbdSettings};
 use crate::namespace::{BlockStore, StoreError};
 use crate::open_error::OpenError;
 use crate::store::Store;
