@@ -13,7 +13,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use host::security::tls::{BlockingStream, Session};
 use host::security::tls_key::TlsKey;
-use subsystem::config::{CONTROL_PORT, CallerName, SecretSource};
+use subsystem::config::{CONTROL_PORT, CallerName};
 
 use crate::secret_argument::source_of;
 
@@ -37,8 +37,9 @@ pub struct ControlOptions {
     )]
     pub control: ControlPlace,
     /// File with the key of that name (NVMeTLSkey-1:…, see `nvlane keys generate --tls`), or keyring:NAME. Sockets need none.
-    #[arg(long, value_name = "FILE", env = "NVLANE_CONTROL_KEY", value_parser = control_key)]
-    pub control_key: Option<SecretSource>,
+    // Made a reference later: an error of the parser would show a key that is given in its place.
+    #[arg(long, value_name = "FILE", env = "NVLANE_CONTROL_KEY")]
+    pub control_key: Option<PathBuf>,
 }
 
 impl ControlOptions {
@@ -53,7 +54,7 @@ impl ControlOptions {
     /// # Errors
     /// As there.
     pub fn connect(&self, timeout: Duration) -> io::Result<ControlConnection> {
-        self.control.connect(self.control_key.as_ref(), timeout)
+        self.control.connect(self.control_key.as_deref(), timeout)
     }
 }
 
@@ -114,7 +115,7 @@ impl ControlPlace {
     ///
     /// # Errors
     /// It cannot connect: of a port, with the reason.
-    pub fn connect(&self, key: Option<&SecretSource>, timeout: Duration) -> io::Result<ControlConnection> {
+    pub fn connect(&self, key: Option<&Path>, timeout: Duration) -> io::Result<ControlConnection> {
         match self {
             Self::Socket(path) => {
                 let socket = UnixStream::connect(path)?;
@@ -129,7 +130,9 @@ impl ControlPlace {
                         "a key is needed: name the file that has the one of this caller, with --control-key",
                     )
                 })?;
-                let key = key.read::<TlsKey>().map_err(|why| io::Error::new(ErrorKind::InvalidInput, why))?;
+                let wrong = |why: String| io::Error::new(ErrorKind::InvalidInput, why);
+                let key = source_of(key).map_err(|failure| wrong(failure.to_string()))?;
+                let key = key.read::<TlsKey>().map_err(wrong)?;
                 let socket = connect_to(machine, timeout)?;
                 let session = Session::caller(caller, key).map_err(io::Error::other)?;
                 let mut stream = BlockingStream::new(session, socket);
@@ -139,7 +142,7 @@ impl ControlPlace {
                     Err(error) => Err(io::Error::new(
                         ErrorKind::PermissionDenied,
                         format!(
-                            "{error}. It may know no caller {caller}, or another key of it; or it has no control port there \
+                            "{error}. The target may know no caller {caller}, or another key of it, or have no control port there \
                              (nvlane target --control-tls)"
                         ),
                     )),
@@ -190,14 +193,6 @@ impl fmt::Display for ControlPlace {
             Self::Port { caller, machine } => write!(f, "{SCHEME}{caller}@{machine}"),
         }
     }
-}
-
-/// Parses the value of `--control-key`.
-///
-/// # Errors
-/// It is the key itself.
-pub fn control_key(text: &str) -> Result<SecretSource, String> {
-    source_of(Path::new(text)).map_err(|failure| failure.to_string())
 }
 
 /// A connection to a target.

@@ -40,12 +40,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-use command_line::control_place::{ControlOptions, control_key};
+use command_line::control_place::ControlOptions;
 use command_line::exit::{Ended, Failure, Kind};
 use command_line::logging::LogOptions;
+use command_line::secret_argument::source_of;
 use command_line::{exit, logging, manual};
 use linux::private_socket::PrivateSocket;
-use subsystem::config::SecretSource;
 use wire::nqn::Nqn;
 
 use self::authentication::OwnSecrets;
@@ -137,11 +137,11 @@ struct CsiArguments {
     node_id: Option<String>,
     /// File with this node's secret (DHHC-1:…, see `nvlane keys generate`), or keyring:NAME: for volumes whose class has
     /// dhchapSecret, and no secret in Kubernetes.
-    #[arg(long, value_name = "FILE", value_parser = control_key, help_heading = "Node")]
-    dhchap_secret: Option<SecretSource>,
+    #[arg(long, value_name = "FILE", help_heading = "Node")]
+    dhchap_secret: Option<PathBuf>,
     /// File with the secret with which the target authenticates to this node, or keyring:NAME: for dhchapCtrlSecret.
-    #[arg(long, value_name = "FILE", value_parser = control_key, requires = "dhchap_secret", help_heading = "Node")]
-    dhchap_ctrl_secret: Option<SecretSource>,
+    #[arg(long, value_name = "FILE", requires = "dhchap_secret", help_heading = "Node")]
+    dhchap_ctrl_secret: Option<PathBuf>,
     /// Volumes that this node may have at one time; 0 for any number.
     #[arg(long, value_name = "COUNT", default_value_t = 0, help_heading = "Node")]
     max_volumes: u32,
@@ -218,8 +218,8 @@ fn serve(arguments: CsiArguments) -> Ended {
                 nqn_prefix: arguments.nqn_prefix,
                 volume_count_max: arguments.max_volumes,
                 secrets: OwnSecrets {
-                    host: arguments.dhchap_secret,
-                    controller: arguments.dhchap_ctrl_secret,
+                    host: arguments.dhchap_secret.as_deref().map(source_of).transpose()?,
+                    controller: arguments.dhchap_ctrl_secret.as_deref().map(source_of).transpose()?,
                 },
                 topology: topology.clone(),
                 pending: Default::default(),

@@ -33,9 +33,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use store::{Size, Spec};
 use subsystem::config::{
-    CallerName, ConfigFile, ConfigPlace, ListenerConfig, LivePage, MemcachedAddress, MemcachedListenerConfig,
-    NamespaceConfig, PoolConfig, Problem, SecretSource, SecretSources, SubsystemConfig, TargetConfig,
-    Threads, TlsPolicy, listen_address,
+    ConfigFile, ConfigPlace, ListenerConfig, LivePage, MemcachedAddress, MemcachedListenerConfig,
+    NamespaceConfig, PoolConfig, Problem, SecretSources, SubsystemConfig, TargetConfig, Threads, TlsPolicy,
+    listen_address,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -201,8 +201,8 @@ pub(crate) struct TargetArguments {
     control_tls: Option<SocketAddr>,
     /// A caller of --control-tls and the file with its pre-shared key (NVMeTLSkey-1:…, see `nvlane keys generate --tls`), or
     /// keyring:NAME. May be given several times.
-    #[arg(long, value_name = "NAME=FILE", value_parser = control_calls::caller_key)]
-    control_key: Vec<(CallerName, SecretSource)>,
+    #[arg(long, value_name = "NAME=FILE")]
+    control_key: Vec<String>,
     /// File that keeps the changes made with `nvlane ctl` over the configuration file, which stays untouched.
     /// [default: changes.json in systemd's state directory, else the configuration file's name with .changes behind it]
     #[arg(long, value_name = "FILE")]
@@ -677,7 +677,10 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     if let Some(address) = arguments.control_tls {
         config.control.tls = Some(address);
     }
-    config.control.tls_keys.extend(arguments.control_key.iter().cloned());
+    for text in &arguments.control_key {
+        let (name, source) = control_calls::caller_key(text).map_err(Failure::usage)?;
+        config.control.tls_keys.insert(name, source);
+    }
     if let Some(slow) = arguments.slow {
         config.log.slow = slow;
     }

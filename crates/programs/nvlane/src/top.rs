@@ -5,19 +5,19 @@ mod screen;
 mod source;
 mod view;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use command_line::control_place::{CONTROL_SOCKET, control_key};
+use command_line::control_place::CONTROL_SOCKET;
 use command_line::exit::{Ended, Failure};
 use command_line::output::{Output, write, write_json};
 use metrics::live::Live;
 use ratatui_core::backend::Backend;
 use ratatui_core::terminal::Terminal;
-use subsystem::config::SecretSource;
 
 use self::draw::{Around, Choice, draw};
 use self::screen::{Event, Screen};
@@ -45,8 +45,8 @@ pub(crate) struct TopArguments {
     #[arg(value_name = "SOCKET|ADDR:PORT|tls://NAME@HOST:PORT", env = "NVLANE_CONTROL", default_value = CONTROL_SOCKET)]
     target: String,
     /// File with the key of the caller in tls://NAME@HOST:PORT.
-    #[arg(long, value_name = "FILE", env = "NVLANE_CONTROL_KEY", value_parser = control_key)]
-    control_key: Option<SecretSource>,
+    #[arg(long, value_name = "FILE", env = "NVLANE_CONTROL_KEY")]
+    control_key: Option<PathBuf>,
     /// Seconds between two looks, 0.1 to 3600.
     #[arg(long, short = 'i', value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use command_line::control_place::{ControlOptions, ControlPlace, control_key};
+use command_line::control_place::{ControlOptions, ControlPlace};
 use command_line::exit::Failure;
 use command_line::output::write;
 use control::noun::Noun;
@@ -41,7 +41,7 @@ impl Wish {
                     None => return Some(Self { noun: Noun::named("subsystem")?, subsystem: None, target }),
                 },
                 "--control" => target.control = ControlPlace::named(value()?.into()).ok()?,
-                "--control-key" => target.control_key = Some(control_key(&value()?).ok()?),
+                "--control-key" => target.control_key = Some(value()?.into()),
                 "--force" => {}
                 option if option.starts_with('-') => drop(value()?),
                 _ => plain.push(word.as_str()),

@@ -46,10 +46,11 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     listen_address(text, CONTROL_PORT)
 }
 
-/// Parses `--control-key`.
+/// Reads a value of `--control-key`; the error does not show it, as it may have a key.
 pub(super) fn caller_key(text: &str) -> Result<(CallerName, SecretSource), String> {
-    let (name, source) = text.split_once('=').ok_or("write NAME=FILE, as in csi=/etc/nvlane/csi.key")?;
-    let name = name.parse::<CallerName>().map_err(|error| error.to_string())?;
+    let (name, source) =
+        text.split_once('=').ok_or("--control-key: write NAME=FILE, as in csi=/etc/nvlane/csi.key")?;
+    let name = name.parse::<CallerName>().map_err(|error| format!("--control-key: {error}"))?;
     Ok((name, source_of(Path::new(source)).map_err(|failure| failure.to_string())?))
 }
 

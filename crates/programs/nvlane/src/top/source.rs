@@ -3,14 +3,14 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use command_line::control_place::{ControlOptions, ControlPlace};
 use command_line::exit::{Failure, Kind};
 use metrics::live::Live;
 use serde_json::Map;
-use subsystem::config::{METRICS_PORT, SecretSource, listen_address};
+use subsystem::config::{METRICS_PORT, listen_address};
 
 use crate::ctl::client::Client;
 
@@ -42,7 +42,7 @@ impl Place {
     ///
     /// # Errors
     /// It is neither a file nor an address.
-    pub(super) fn named(word: &str, control_key: Option<SecretSource>) -> Result<Self, Failure> {
+    pub(super) fn named(word: &str, control_key: Option<PathBuf>) -> Result<Self, Failure> {
         if word.contains('/') || Path::new(word).exists() {
             let control = ControlPlace::named(word.into()).map_err(Failure::usage)?;
             return Ok(Self::Control(ControlOptions { control, control_key }));

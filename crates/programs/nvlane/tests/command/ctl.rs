@@ -414,7 +414,8 @@ fn callers_on_other_machines_have_a_name_and_a_key() {
         let mut command = nvlane();
         command.arg("ctl").args(["--control", &format!("tls://{caller}@127.0.0.1:{port}")]);
         if let Some(key) = key {
-            command.arg("--control-key").arg(file(key));
+            let named = if key.contains(':') { key.into() } else { file(key) };
+            command.arg("--control-key").arg(named);
         }
         Ended::of(command.args(words))
     };
@@ -429,10 +430,15 @@ fn callers_on_other_machines_have_a_name_and_a_key() {
         ("web", Some("ops.key"), 4, "may know no caller web"),
         ("ops", None, 2, "with --control-key"),
         ("ops", Some("none.key"), 2, "No such file"),
+        ("ops", Some("NVMeTLSkey-1:01:c2VjcmV0:"), 2, "cannot be an argument"),
     ] {
         let why = call(caller, key, &["namespace", "add", "--size", "1M"]).complaint(code);
-        assert!(why.contains(part), "{why}");
+        assert!(why.contains(part) && !why.contains("c2VjcmV0"), "{why}");
     }
+    let key = "ops=NVMeTLSkey-1:01:c2VjcmV0:";
+    let words = ["target", "--namespace", "ram:1M", "--control-tls", "127.0.0.1:0", "--control-key", key];
+    let why = run(words).complaint(2);
+    assert!(why.contains("cannot be an argument") && !why.contains("c2VjcmV0"), "{why}");
     wait_for_audit(&target, &["\"event\":\"control_refused\"", "\"peer\":\"127.0.0.1:", "NVMe0R01 ops "]);
     wait_for_audit(&target, &["\"event\":\"control_refused\"", "NVMe1R01 web "]);
     assert_eq!(target.namespaces().len(), 2, "nothing was changed");
