@@ -299,7 +299,11 @@ fn what_hosts_use_is_removed_only_by_force() {
 fn a_kill_at_any_moment_loses_no_answered_change() {
     let mut target = Target::start(TOML);
     let mut expected: Vec<u64> = vec![1];
-    for round in 0_u64..6 {
+    // More rounds, with later kills, where a busy machine answers few calls.
+    for round in 0_u64..60 {
+        if round >= 6 && expected.len() > 3 {
+            break;
+        }
         let mut connection = UnixStream::connect(target.path("control.sock")).expect("it listens");
         let process = Pid::from_child(target.process.as_ref().expect("it runs"));
         let killer = std::thread::spawn(move || {
