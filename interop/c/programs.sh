@@ -27,6 +27,22 @@ refused ./blocks "$target?ns=7" | grep -q "has no namespace 7"
 refused ./blocks "127.0.0.1:1/nqn.2016-06.io.nvlane:c" | grep -q "nothing listens there"
 refused ./blocks "nqn.2016-06.io.nvlane:c" | grep -q "write the address of its target before it"
 
+# Whom to trust: secrets of both sides and a key of TLS, as files and as texts.
+"$NVLANE" keys generate --out host.secret
+"$NVLANE" keys generate --out target.secret
+"$NVLANE" keys generate --tls --out tls.key
+cat >trust.sh <<'END'
+set -eu
+address=${NVLANE_ADDR%%\?*}
+./blocks "$address" dhchap-secret=host.secret "dhchap-ctrl-secret=$(cat target.secret)" tls-key=tls.key data-digest=yes
+if ./blocks "$address" dhchap-secret=target.secret tls-key=tls.key 2>refused; then exit 1; fi
+grep -q "is it the secret of" refused
+if ./blocks "$address" dhchap-secret=host.secret 2>refused; then exit 1; fi
+grep -q "needs a TLS key" refused
+END
+"$NVLANE" --log error target --listen 127.0.0.1:0 --nqn nqn.2016-06.io.nvlane:trust --namespace ram:16M \
+    --dhchap-secret host.secret --dhchap-ctrl-secret target.secret --tls required --tls-key tls.key --run "bash trust.sh"
+
 # A target that is killed.
 cc -std=gnu11 $warnings "$(dirname "$0")/lost.c" $flags -o lost
 "$NVLANE" --log error target --listen 127.0.0.1:0 --nqn nqn.2016-06.io.nvlane:lost --namespace ram:16M --namespace kv:ram:16M \

@@ -574,7 +574,12 @@ pub unsafe extern "C" fn nvlane_lane_descriptor(lane: *mut Lane) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvlane_lane_outstanding(lane: *mut Lane) -> u32 {
     // SAFETY: as this function's.
-    unsafe { ask(lane, 0, |lane| u32::from(lane.lane.outstanding()) + lane.surplus.len() as u32) }
+    unsafe {
+        ask(lane, 0, |lane| {
+            let surplus = u32::try_from(lane.surplus.len()).unwrap_or(u32::MAX);
+            surplus.saturating_add(lane.lane.outstanding().into())
+        })
+    }
 }
 
 /// Commands that can be outstanding: the option depth, or less if the target takes fewer.

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 const LANE_COUNT: u16 = 8;
 
 /// Longest secret or key, as text.
-const SECRET_BYTES_MAX: u64 = 4096;
+const SECRET_BYTES_MAX: usize = 4096;
 
 /// Longest time that can be set: a day.
 const TIME_S_MAX: f64 = 86_400.0;
@@ -181,9 +181,9 @@ fn secret<K: FromStr<Err: Display>>(text: &str) -> std::result::Result<K, String
         return text.trim().parse().map_err(|error: K::Err| error.to_string());
     }
     // Of the full size at once: a buffer that grows would leave copies behind.
-    let mut content = Zeroizing::new(String::with_capacity(SECRET_BYTES_MAX as usize));
+    let mut content = Zeroizing::new(String::with_capacity(SECRET_BYTES_MAX));
     let read = SmallFile::open(Path::new(text));
-    let read = read.and_then(|file| file.take(SECRET_BYTES_MAX).read_to_string(&mut content));
+    let read = read.and_then(|file| file.take(SECRET_BYTES_MAX as u64).read_to_string(&mut content));
     read.map_err(|error| format!("cannot read {text}: {error}"))?;
     content.trim().parse().map_err(|error| format!("{text}: {error}"))
 }
