@@ -31,7 +31,7 @@
 #include <sys/uio.h>
 
 /**
- * Success.
+ * Succes.
  */
 #define NVLANE_OK 0
 
@@ -747,7 +747,7 @@ void nvlane_options_free(struct nvlane_options *options);
 const char *nvlane_version(void);
 
 /**
- * Connects to a subsystem: `address` is HOST[:PORT]/NQN[?ns=NSID] or "traddr=... trsvcid=... subnqn=... ns=...". `options` may
+ * Connects to a subsystem: `address` is `HOST[:PORT]/NQN[?ns=NSID]` or `traddr=... trsvcid=... subnqn=... ns=...`. `options` may
  * be NULL. Both are not used after the call. On success `*target` is a handle; close it with nvlane_close. The call makes one
  * attempt, and waits for it.
  */

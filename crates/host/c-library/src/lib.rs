@@ -1,6 +1,6 @@
 //! libnvlane: the host library for programs in C and C++. `nvlane.h` is made from this crate by `cargo xtask c-header`.
 //!
-//! Each exported function checks its arguments, enters its handle ([`entry`]) and calls the host library; this crate adds no
+//! Each exported function checks its arguments, enters its handle (`entry`) and calls the host library; this crate adds no
 //! protocol and no thread.
 //!
 //! # Unsafe code
@@ -12,7 +12,7 @@
 //!
 //! # Panics
 //!
-//! No panic crosses the boundary: [`entry::enter`] catches it, returns `NVLANE_ERROR_INTERNAL`, and the handle refuses every
+//! No panic crosses the boundary: `entry::enter` catches it, returns `NVLANE_ERROR_INTERNAL`, and the handle refuses every
 //! further call. The installed library is therefore built with unwinding panics (profile `c-library`), unlike the programs. In
 //! a build whose panics abort, the process ends with a message instead.
 // What is exported to C is public, and no crate imports it; what its callers owe is in the header, once for all functions.

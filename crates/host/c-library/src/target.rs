@@ -145,7 +145,7 @@ pub extern "C" fn nvlane_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Connects to a subsystem: `address` is HOST[:PORT]/NQN[?ns=NSID] or "traddr=... trsvcid=... subnqn=... ns=...". `options` may
+/// Connects to a subsystem: `address` is `HOST[:PORT]/NQN[?ns=NSID]` or `traddr=... trsvcid=... subnqn=... ns=...`. `options` may
 /// be NULL. Both are not used after the call. On success `*target` is a handle; close it with nvlane_close. The call makes one
 /// attempt, and waits for it.
 #[unsafe(no_mangle)]
