@@ -229,13 +229,13 @@ impl<B: DataBuffer + Default> ValueLanes<B> {
         // Stripes of two versions are no value; nor are some from before a reconnect, and some from after it.
         let is_same_target = scan_count == self.association.scan_count();
         let mut again = Vec::new();
-        for at in 0..transfers.len() {
+        for (at, transfer) in transfers.iter().enumerate() {
             let versions = || jobs.iter().filter(|job| job.at == at).map(|job| job.version);
             let is_one = versions().count() == 1
                 || is_same_target
                     && versions().all(|version| version != 0 && Some(version) == versions().next());
-            if transfers[at].moved == Moved::Whole && !is_one {
-                let pieces = 0..transfers[at].pieces.len();
+            if transfer.moved == Moved::Whole && !is_one {
+                let pieces = 0..transfer.pieces.len();
                 let length = jobs.iter().filter(|job| job.at == at).map(|job| job.length).sum();
                 again.push(Job::new(at, pieces, None, length));
             }
@@ -503,7 +503,7 @@ fn stripes(lengths: &[u64], lane_count: u64) -> Option<Vec<(Range<usize>, Range<
     for (number, length) in lengths.iter().enumerate() {
         end += length;
         let is_due = end * count >= total * (stripes.len() as u64 + 1);
-        if is_due && end > start || number + 1 == lengths.len() && end > start {
+        if end > start && (is_due || number + 1 == lengths.len()) {
             let range = u32::try_from(start).ok()?..u32::try_from(end).ok()?;
             stripes.push((first..number + 1, range));
             (start, first) = (end, number + 1);

@@ -1,5 +1,6 @@
 //! Keys of up to 250 bytes, many at once, and ranges of values: docs/kv-commands.md §4.6 and §7. In memory and with a log,
 //! with one reactor and several, through NVMe and memcached.
+#![allow(clippy::single_range_in_vec_init)] // Ranges of values.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -128,7 +129,7 @@ fn a_thousand_keys_are_tested_in_one_batch() {
         let mut keys = keys_of(&rig);
         let names: Vec<Vec<u8>> =
             (0..2500).map(|number| name(number, [5, 16, 108, 250][number % 4])).collect();
-        let is_there = |number: usize| number < 40 || number % 3 == 0;
+        let is_there = |number: usize| number < 40 || number.is_multiple_of(3);
         let mut batch = keys.batch().expect("a batch");
         for names in names.chunks(500).enumerate().map(|(at, names)| (at * 500, names)) {
             batch.clear();

@@ -239,8 +239,7 @@ impl Found {
         let copied_bytes = match &chunks {
             Some(chunks) => {
                 let is_rest_asked = asked.reaches(chunks.len() * CHUNK_BYTES);
-                let rest = if is_rest_asked { rest_bytes(value_bytes) } else { 0 };
-                rest
+                if is_rest_asked { rest_bytes(value_bytes) } else { 0 }
             }
             None => data_bytes as usize,
         };
