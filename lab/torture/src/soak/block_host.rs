@@ -56,13 +56,17 @@ impl BlockHost {
         while !round.is_over() {
             let stay = Instant::now() + Duration::from_millis(200 + self.random.below(4000));
             let Some(association) = self.arrive(address, round)? else { return Ok(()) };
+            let is_kept = self.is_kept;
             self.visit(&association, |mut checked| {
                 checked.run(|_| round.is_over() || Instant::now() >= stay)?;
                 if !round.is_killed() {
                     // A target that lives may still carry out what this host leaves behind.
                     checked.drain()?;
                 }
-                Ok(checked.abandon())
+                let (counts, findings) = checked.abandon();
+                // A host that is slow to hear of the kill may have read the empty memory of the next process.
+                let counts_for_nothing = round.is_killed() && !is_kept;
+                Ok((counts, if counts_for_nothing { Vec::new() } else { findings }))
             })?;
             association.close();
         }
