@@ -60,7 +60,7 @@ pub(crate) fn build(options: &Options) -> Result<()> {
         command
     };
     let mut wheel = maturin("build");
-    wheel.args(["--release", "--strip", "--locked"]);
+    wheel.args(["--profile", "bindings", "--strip", "--locked"]);
     if let Some(interpreter) = &options.interpreter {
         wheel.args(["--no-default-features", "--interpreter", interpreter]);
     }
@@ -95,7 +95,9 @@ fn check(made: &[PathBuf]) -> Result<()> {
             pip(&python, &TEST_PACKAGES)?;
             let nvlane = crate::command::program("nvlane")?;
             let mut types = Command::new(&python);
-            run(types.args(["-m", "mypy", "--strict", "--no-warn-return-any", "-p", "nvlane"]).current_dir(&place))?;
+            run(types
+                .args(["-m", "mypy", "--strict", "--no-warn-return-any", "-p", "nvlane"])
+                .current_dir(&place))?;
             run(tests(&python, &nvlane).current_dir(&place))?;
         }
     }
@@ -150,7 +152,10 @@ pub(crate) fn run_tests(nvlane: &Path, dir: &Path) -> Result<bool> {
     fs::copy(&library, module.join("_nvlane.abi3.so")).with_context(|| library.display().to_string())?;
     let log = File::create(dir.join("log"))?;
     let mut types = Command::new(&python);
-    types.args(["-m", "mypy", "--strict", "--no-warn-return-any", "--cache-dir"]).arg(dir.join("types")).args(["-p", "nvlane"]);
+    types
+        .args(["-m", "mypy", "--strict", "--no-warn-return-any", "--cache-dir"])
+        .arg(dir.join("types"))
+        .args(["-p", "nvlane"]);
     for command in [&mut types, &mut tests(&python, nvlane)] {
         command.env("PYTHONPATH", dir).current_dir(dir).stdout(log.try_clone()?).stderr(log.try_clone()?);
         let status = command.status().with_context(|| format!("cannot run {}", python.display()))?;

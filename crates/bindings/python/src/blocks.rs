@@ -10,9 +10,9 @@ use crate::completions::Completions;
 use crate::error::{closed, exception, forked, invalid};
 use crate::memory::{Memory, ReleaseAfter};
 use crate::open::connection;
-use crate::operation::{Ended, run, wait};
+use crate::operation::{run, wait};
 use crate::together::{Boxed, together};
-use crate::value::Value;
+use crate::value::{Ended, Value};
 
 /// Commands of one call that are outstanding at the same time, per lane.
 const PIECES_PER_LANE: usize = 4;
@@ -99,7 +99,7 @@ async fn write_durably(handle: Handle, memory: Memory, offset: u64) -> Result<Me
 
 #[pymethods]
 impl Blocks {
-    /// Connects to the namespace at `address`: HOST[:PORT]/NQN[?ns=NSID].
+    /// Connects to the namespace at `address`: `HOST[:PORT]/NQN[?ns=NSID]`.
     ///
     /// Keyword arguments: lanes, depth, hostnqn, hostid, dhchap_secret, dhchap_ctrl_secret, tls_key, tls_key_compat, concat,
     /// header_digest, data_digest, connect_timeout, timeout, reconnect_timeout; see nvlane._nvlane.Options.

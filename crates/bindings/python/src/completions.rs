@@ -11,8 +11,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::{closed, exception};
 use crate::memory::release_left;
-use crate::operation::Ended;
 use crate::together::Boxed;
+use crate::value::Ended;
 
 /// Operations that were started and not waited for. The event descriptor is readable when some may have ended.
 #[pyclass(frozen, module = "nvlane._nvlane")]
@@ -96,6 +96,9 @@ impl Completions {
     }
 }
 
+/// The number of an operation that has ended, its result, and its exception.
+type Drained<'py> = (u64, Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>);
+
 #[pymethods]
 impl Completions {
     #[new]
@@ -117,10 +120,7 @@ impl Completions {
     }
 
     /// The operations that have ended: a list of (number, result, exception). Resets the event descriptor.
-    fn drain<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<Vec<(u64, Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>)>> {
+    fn drain<'py>(&self, py: Python<'py>) -> PyResult<Vec<Drained<'py>>> {
         let mut count = [0; 8];
         // Without a count there is nothing to reset.
         let _ = rustix::io::read(&self.woken.event, &mut count);

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use host::{AsyncKeyValue, Error, Failure, Key, Status, StoreOptions};
-use pyo3::exceptions::PyTypeError;
+use host::{Address, AsyncKeyValue, Error, Key, Options, StoreOptions};
+use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::completions::Completions;
 use crate::error::{closed, exception, forked, invalid};
@@ -13,18 +13,20 @@ use crate::memory::{Memory, ReleaseAfter};
 use crate::open::connection;
 use crate::operation::{run, wait};
 use crate::together::{Boxed, together};
-use crate::value::Value;
+use crate::value::{Ended, Value};
+use crate::values::Values;
+use crate::worker::Worker;
 
 /// Commands of one call that are outstanding at the same time, per lane.
 const COMMANDS_PER_LANE: usize = 16;
-
-/// Keys of one batch.
-const BATCH_KEYS: usize = 1024;
 
 /// A key-value namespace of an NVMe/TCP target.
 #[pyclass(frozen, module = "nvlane")]
 pub(crate) struct KeyValue {
     handle: Mutex<Option<AsyncKeyValue>>,
+    /// Started by the first call that needs it.
+    values: Mutex<Option<Arc<Worker<Values>>>>,
+    connection: (Address, Options),
     /// The process that has opened it.
     pid: u32,
     address: String,
@@ -40,18 +42,22 @@ impl Drop for KeyValue {
     }
 }
 
+/// Most bytes of a key.
+const KEY_BYTES_MAX: usize = 250;
+
 /// A key: bytes, or text as UTF-8.
-fn key(object: &Bound<'_, PyAny>) -> PyResult<Key> {
-    let make = |bytes: &[u8]| {
-        Key::new(bytes).ok_or_else(|| {
-            let escaped: String = bytes.iter().take(40).map(|byte| byte.escape_ascii().to_string()).collect();
-            invalid(format!("key {escaped:?} has {} bytes: keys have 1 to 16", bytes.len()))
-        })
+fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let check = |bytes: &[u8]| {
+        if (1..=KEY_BYTES_MAX).contains(&bytes.len()) {
+            return Ok(bytes.to_vec());
+        }
+        let escaped: String = bytes.iter().take(40).map(|byte| byte.escape_ascii().to_string()).collect();
+        Err(invalid(format!("key {escaped:?} has {} bytes: keys have 1 to {KEY_BYTES_MAX}", bytes.len())))
     };
     match object.cast::<PyString>() {
-        Ok(text) => make(text.to_str()?.as_bytes()),
+        Ok(text) => check(text.to_str()?.as_bytes()),
         Err(_) => match Memory::to_send(object, "key") {
-            Ok(memory) => make(memory.as_slice()),
+            Ok(memory) => check(memory.as_slice()),
             Err(_) => {
                 let kind = object.get_type().name()?;
                 Err(PyTypeError::new_err(format!("a key has to be str or bytes, not {kind}")))
@@ -60,42 +66,53 @@ fn key(object: &Bound<'_, PyAny>) -> PyResult<Key> {
     }
 }
 
-fn keys(objects: &Bound<'_, PyAny>) -> PyResult<Vec<Key>> {
+/// A key that a command itself has room for.
+fn short_key(object: &Bound<'_, PyAny>) -> PyResult<Key> {
+    let key = key(object)?;
+    Key::new(&key).ok_or_else(|| {
+        invalid(format!(
+            "a key of {} bytes: numbers have keys of 1 to 16, and no listing begins at longer ones",
+            key.len()
+        ))
+    })
+}
+
+fn keys(objects: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
     if objects.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("keys is one str: pass a list of keys"));
     }
     objects.try_iter()?.map(|object| key(&object?)).collect()
 }
 
-/// Retrieves a value into memory. Returns its length, also if the memory is shorter: then it is unchanged.
-async fn retrieve_into(handle: AsyncKeyValue, key: Key, mut memory: Memory) -> Result<Option<u64>, Error> {
-    let Some(value) = handle.retrieve(&key).await? else { return Ok(None) };
-    if let Some(start) = memory.as_mut_slice().get_mut(..value.len()) {
-        start.copy_from_slice(&value);
-    }
-    Ok(Some(value.len() as u64))
+/// The memory of values: each a buffer, or a list of buffers that have its bytes one after the other.
+fn memories(
+    objects: &Bound<'_, PyAny>,
+    argument: &str,
+    export: fn(&Bound<'_, PyAny>, &str) -> PyResult<Memory>,
+) -> PyResult<Vec<Vec<Memory>>> {
+    let values = objects.try_iter()?.enumerate().map(|(index, object)| {
+        let (object, name) = (object?, format!("{argument}[{index}]"));
+        match object.cast::<PyList>() {
+            Ok(list) => list.iter().map(|piece| export(&piece, &name)).collect(),
+            Err(_) => Ok(vec![export(&object, &name)?]),
+        }
+    });
+    values.collect()
 }
 
-/// The existence of keys, by one batch.
-async fn exist(handle: AsyncKeyValue, keys: Vec<Key>) -> Result<Vec<bool>, Error> {
-    let mut batch = handle.batch()?;
-    for key in &keys {
-        batch.exist(key)?;
+/// Each key with its value.
+fn paired(keys: Vec<Vec<u8>>, values: Vec<Vec<Memory>>, name: &str) -> PyResult<Pairs> {
+    if keys.len() != values.len() {
+        return Err(invalid(format!("{} keys and {} {name}: each key has one", keys.len(), values.len())));
     }
-    let outcomes = handle.run_batch(batch).await?;
-    let mut found = Vec::with_capacity(keys.len());
-    for outcome in &outcomes {
-        let failed = |status| Error::Failed { command: "Exist", failure: Failure::Status(status) };
-        match outcome.status {
-            status if status.is_success() => found.push(true),
-            status if status.is(Status::KEY_DOES_NOT_EXIST) => found.push(false),
-            status => return Err(failed(status)),
-        }
-    }
-    if found.len() != keys.len() {
-        return Err(Error::Answer { command: "Batch Collect", why: "outcomes are missing" });
-    }
-    Ok(found)
+    Ok(keys.into_iter().zip(values).collect())
+}
+
+type Pairs = Vec<(Vec<u8>, Vec<Memory>)>;
+
+/// Retrieves a value into memory. Returns its length, also if the memory is shorter: then it is unchanged.
+async fn retrieve_into(handle: AsyncKeyValue, key: Key, memory: Memory) -> Result<Option<u64>, Error> {
+    Ok(handle.retrieve(&key).await?.map(|value| memory.fill(&value)))
 }
 
 impl KeyValue {
@@ -116,6 +133,27 @@ impl KeyValue {
         COMMANDS_PER_LANE * self.lanes
     }
 
+    /// The thread that moves values in place, and takes keys longer than those of commands.
+    fn values(&self) -> PyResult<Arc<Worker<Values>>> {
+        self.handle()?;
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(worker) = &*values {
+            return Ok(Arc::clone(worker));
+        }
+        let (address, options) = self.connection.clone();
+        let worker = Worker::start(address, options);
+        let worker = worker.map_err(|error| PyOSError::new_err((error.raw_os_error(), error.to_string())))?;
+        Ok(Arc::clone(values.insert(Arc::new(worker))))
+    }
+
+    /// The future of a job of that thread.
+    fn job(
+        &self,
+        job: impl FnOnce(&mut Values) -> Result<Value, Error> + Send + 'static,
+    ) -> PyResult<Boxed<Ended>> {
+        Ok(Box::pin(self.values()?.run(job)))
+    }
+
     /// A value to store, as a copy: the command owns it.
     fn value(&self, handle: &AsyncKeyValue, object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
         if object.is_instance_of::<PyString>() {
@@ -132,7 +170,7 @@ impl KeyValue {
 
 #[pymethods]
 impl KeyValue {
-    /// Connects to the namespace at `address`: HOST[:PORT]/NQN[?ns=NSID].
+    /// Connects to the namespace at `address`: `HOST[:PORT]/NQN[?ns=NSID]`.
     ///
     /// Keyword arguments: lanes, depth, hostnqn, hostid, dhchap_secret, dhchap_ctrl_secret, tls_key, tls_key_compat, concat,
     /// header_digest, data_digest, connect_timeout, timeout, reconnect_timeout; see nvlane._nvlane.Options.
@@ -143,10 +181,11 @@ impl KeyValue {
     fn new(py: Python<'_>, address: &str, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let (parsed, options) = connection(address, options)?;
         let lanes = usize::from(options.lanes.max(1));
-        let connected = wait(py, AsyncKeyValue::connect(&parsed, options))?;
+        let connected = wait(py, AsyncKeyValue::connect(&parsed, options.clone()))?;
         let handle = connected.map_err(|error| exception(py, &error))?;
-        let address = parsed.to_url();
-        Ok(Self { handle: Mutex::new(Some(handle)), pid: std::process::id(), address, lanes })
+        let (address, pid) = (parsed.to_url(), std::process::id());
+        let (handle, values) = (Mutex::new(Some(handle)), Mutex::new(None));
+        Ok(Self { handle, values, connection: (parsed, options), pid, address, lanes })
     }
 
     /// Bytes of the longest value.
@@ -167,7 +206,7 @@ impl KeyValue {
         &self.address
     }
 
-    /// Stores a value under a key of 1 to 16 bytes (text is encoded as UTF-8). With `if_absent` or `if_present` only if the key
+    /// Stores a value under a key of 1 to 250 bytes (text is encoded as UTF-8). With `if_absent` or `if_present` only if the key
     /// does not, or does, exist. Returns whether it was stored.
     ///
     /// Raises ValueError if key or value are too long; CommandError; ConnectionLost.
@@ -189,12 +228,23 @@ impl KeyValue {
         options.set(StoreOptions::MUST_NOT_EXIST, if_absent);
         options.set(StoreOptions::MUST_EXIST, if_present);
         let (handle, key) = (self.handle()?, self::key(key)?);
-        let value = self.value(&handle, value)?;
-        let stored = async move {
-            let stored = handle.store_if(&key, value, options).await;
-            stored.map(|(is_stored, _)| Value::Bool(is_stored)).map_err(Error::from)
+        let operation = match Key::new(&key) {
+            Some(key) => {
+                let value = self.value(&handle, value)?;
+                Box::pin(async move {
+                    let stored = handle.store_if(&key, value, options).await;
+                    stored.map(|(is_stored, _)| Value::Bool(is_stored)).map_err(Error::from)
+                })
+            }
+            None => {
+                let memory = Memory::to_send(value, "value")?;
+                let pairs = [(key, vec![memory])];
+                self.job(move |values| {
+                    values.store(&pairs, 0, options).map(|stored| Value::Bool(stored == [true]))
+                })?
+            }
         };
-        run(py, completions, Box::pin(stored))
+        run(py, completions, operation)
     }
 
     /// The value of a key, or None if the key does not exist.
@@ -206,7 +256,11 @@ impl KeyValue {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (handle, key) = (self.handle()?, self::key(key)?);
-        run(py, completions, Box::pin(async move { handle.retrieve(&key).await.map(Value::Bytes) }))
+        let operation = match Key::new(&key) {
+            Some(key) => Box::pin(async move { handle.retrieve(&key).await.map(Value::Bytes) }),
+            None => self.job(move |values| values.value(&key).map(Value::Bytes))?,
+        };
+        run(py, completions, operation)
     }
 
     /// Retrieves a value into a writable, contiguous buffer. Returns the length of the value in bytes, or None if the key does
@@ -221,11 +275,14 @@ impl KeyValue {
     ) -> PyResult<Bound<'py, PyAny>> {
         let _after = ReleaseAfter(py);
         let (handle, key, memory) = (self.handle()?, self::key(key)?, Memory::to_fill(buffer, "buffer")?);
-        run(
-            py,
-            completions,
-            Box::pin(async move { retrieve_into(handle, key, memory).await.map(Value::Found) }),
-        )
+        let operation = match Key::new(&key) {
+            Some(key) => Box::pin(async move { retrieve_into(handle, key, memory).await.map(Value::Found) }),
+            None => self.job(move |values| {
+                let found = values.value(&key)?;
+                Ok(Value::Found(found.map(|value| memory.fill(&value))))
+            })?,
+        };
+        run(py, completions, operation)
     }
 
     /// Deletes a key. A key that does not exist is no error.
@@ -237,7 +294,11 @@ impl KeyValue {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (handle, key) = (self.handle()?, self::key(key)?);
-        run(py, completions, Box::pin(async move { handle.delete(&key).await.map(|()| Value::Nothing) }))
+        let operation = match Key::new(&key) {
+            Some(key) => Box::pin(async move { handle.delete(&key).await.map(|()| Value::Nothing) }),
+            None => self.job(move |values| values.delete(&[key]).map(|()| Value::Nothing))?,
+        };
+        run(py, completions, operation)
     }
 
     /// Whether a key exists.
@@ -249,7 +310,11 @@ impl KeyValue {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (handle, key) = (self.handle()?, self::key(key)?);
-        run(py, completions, Box::pin(async move { handle.exist(&key).await.map(Value::Bool) }))
+        let operation = match Key::new(&key) {
+            Some(key) => Box::pin(async move { handle.exist(&key).await.map(Value::Bool) }),
+            None => self.job(move |values| values.exist(&[key]).map(|found| Value::Bool(found == [true])))?,
+        };
+        run(py, completions, operation)
     }
 
     /// Adds to the number that is a key's value (8 bytes, little endian), modulo 2^64. With `initial` a key that does not exist
@@ -266,7 +331,7 @@ impl KeyValue {
         initial: Option<u64>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.handle()?, self::key(key)?);
+        let (handle, key) = (self.handle()?, short_key(key)?);
         let by = by.cast_unsigned();
         // With `initial` a key that does not exist has that number before the addition.
         let added = async move {
@@ -286,7 +351,7 @@ impl KeyValue {
         new: u64,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.handle()?, self::key(key)?);
+        let (handle, key) = (self.handle()?, short_key(key)?);
         let swapped = async move {
             let outcome = handle.compare_and_swap(&key, expected, new).await?;
             Ok(Value::Bool(outcome.took_effect))
@@ -294,7 +359,7 @@ impl KeyValue {
         run(py, completions, Box::pin(swapped))
     }
 
-    /// The values of several keys, None for those that do not exist, by commands that are outstanding together.
+    /// The values of several keys, None for those that do not exist.
     #[pyo3(signature = (keys, *, completions = None))]
     fn get_many<'py>(
         &self,
@@ -302,8 +367,15 @@ impl KeyValue {
         keys: &Bound<'py, PyAny>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, keys, limit) = (self.handle()?, self::keys(keys)?, self.limit());
-        let commands = keys.into_iter().map(move |key| {
+        let keys = self::keys(keys)?;
+        if keys.iter().any(|key| Key::new(key).is_none()) {
+            let retrieve = move |values: &mut Values| {
+                keys.iter().map(|key| values.value(key)).collect::<Result<_, _>>().map(Value::Values)
+            };
+            return run(py, completions, self.job(retrieve)?);
+        }
+        let (handle, limit) = (self.handle()?, self.limit());
+        let commands = keys.into_iter().filter_map(|key| Key::new(&key)).map(move |key| {
             let handle = handle.clone();
             let command: Boxed<_> = Box::pin(async move { handle.retrieve(&key).await });
             command
@@ -311,7 +383,11 @@ impl KeyValue {
         run(py, completions, Box::pin(async move { together(commands, limit).await.map(Value::Values) }))
     }
 
-    /// As `get_into` for several keys, each with its buffer. Returns the lengths.
+    /// Retrieves values into buffers, without a copy, by all lanes at once. Each key has a buffer of the value's length, or a list
+    /// of buffers that together have it; with several lanes, parts of one large value come by several of them.
+    ///
+    /// Returns a list of bool: whether all of the value is there. A key that does not exist, a value of another length and one
+    /// that does not have its checksum are False, and leave the contents of their buffers undefined.
     #[pyo3(signature = (keys, buffers, *, completions = None))]
     fn get_many_into<'py>(
         &self,
@@ -321,51 +397,30 @@ impl KeyValue {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let _after = ReleaseAfter(py);
-        let (handle, keys, limit) = (self.handle()?, self::keys(keys)?, self.limit());
-        let buffers = buffers.try_iter()?.enumerate();
-        let buffers = buffers.map(|(index, buffer)| Memory::to_fill(&buffer?, &format!("buffers[{index}]")));
-        let buffers: Vec<Memory> = buffers.collect::<PyResult<_>>()?;
-        if keys.len() != buffers.len() {
-            return Err(invalid(format!(
-                "{} keys and {} buffers: each key has one",
-                keys.len(),
-                buffers.len()
-            )));
-        }
-        let commands = keys.into_iter().zip(buffers).map(move |(key, memory)| {
-            let command: Boxed<_> = Box::pin(retrieve_into(handle.clone(), key, memory));
-            command
-        });
-        run(py, completions, Box::pin(async move { together(commands, limit).await.map(Value::Lengths) }))
+        let memory = memories(buffers, "buffers", Memory::to_fill)?;
+        let pairs = paired(self::keys(keys)?, memory, "buffers")?;
+        run(py, completions, self.job(move |values| values.retrieve(&pairs).map(Value::Bools))?)
     }
 
-    /// Stores several values, by commands that are outstanding together. After an error some may be stored.
-    #[pyo3(signature = (keys, values, *, completions = None))]
+    /// Stores values without a copy, by all lanes at once, each as a whole or not at all, with a checksum; each value is a buffer
+    /// or a list of buffers. With `if_absent` only keys that do not exist; for `ttl` seconds, or for ever if 0.
+    ///
+    /// Returns a list of bool: which were stored. After an error some may be stored.
+    #[pyo3(signature = (keys, values, *, if_absent = false, ttl = 0, completions = None))]
     fn set_many<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         values: &Bound<'py, PyAny>,
+        if_absent: bool,
+        ttl: u32,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let _after = ReleaseAfter(py);
-        let (handle, keys, limit) = (self.handle()?, self::keys(keys)?, self.limit());
-        let values = values.try_iter()?.map(|value| self.value(&handle, &value?));
-        let values: Vec<Vec<u8>> = values.collect::<PyResult<_>>()?;
-        if keys.len() != values.len() {
-            return Err(invalid(format!(
-                "{} keys and {} values: each key has one",
-                keys.len(),
-                values.len()
-            )));
-        }
-        let commands = keys.into_iter().zip(values).map(move |(key, value)| {
-            let handle = handle.clone();
-            let command: Boxed<Result<(), Error>> =
-                Box::pin(async move { Ok(handle.store(&key, value).await.map(drop)?) });
-            command
-        });
-        run(py, completions, Box::pin(async move { together(commands, limit).await.map(|_| Value::Nothing) }))
+        let pairs = paired(self::keys(keys)?, memories(values, "values", Memory::to_send)?, "values")?;
+        let mut options = StoreOptions::empty();
+        options.set(StoreOptions::MUST_NOT_EXIST, if_absent);
+        run(py, completions, self.job(move |values| values.store(&pairs, ttl, options).map(Value::Bools))?)
     }
 
     /// Deletes several keys. Keys that do not exist are no error.
@@ -376,16 +431,11 @@ impl KeyValue {
         keys: &Bound<'py, PyAny>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, keys, limit) = (self.handle()?, self::keys(keys)?, self.limit());
-        let commands = keys.into_iter().map(move |key| {
-            let handle = handle.clone();
-            let command: Boxed<_> = Box::pin(async move { handle.delete(&key).await });
-            command
-        });
-        run(py, completions, Box::pin(async move { together(commands, limit).await.map(|_| Value::Nothing) }))
+        let keys = self::keys(keys)?;
+        run(py, completions, self.job(move |values| values.delete(&keys).map(|()| Value::Nothing))?)
     }
 
-    /// Whether each of several keys exists, in batches of up to 1,024.
+    /// Whether each of several keys exists, some 1,000 in one round trip. No key is marked as used.
     #[pyo3(signature = (keys, *, completions = None))]
     fn exists_many<'py>(
         &self,
@@ -393,15 +443,8 @@ impl KeyValue {
         keys: &Bound<'py, PyAny>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, keys, limit) = (self.handle()?, self::keys(keys)?, self.lanes);
-        let keys: Arc<[Key]> = keys.into();
-        let batches = (0..keys.len()).step_by(BATCH_KEYS).map(move |start| {
-            let batch = keys.iter().copied().skip(start).take(BATCH_KEYS).collect();
-            let command: Boxed<_> = Box::pin(exist(handle.clone(), batch));
-            command
-        });
-        let found = async move { together(batches, limit).await.map(|found| Value::Bools(found.concat())) };
-        run(py, completions, Box::pin(found))
+        let keys = self::keys(keys)?;
+        run(py, completions, self.job(move |values| values.exist(&keys).map(Value::Bools))?)
     }
 
     /// Some of the keys, from the one after `after` on, in the target's order; an empty list if there are no more.
@@ -412,7 +455,7 @@ impl KeyValue {
         after: Option<&Bound<'py, PyAny>>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, after) = (self.handle()?, after.map(self::key).transpose()?);
+        let (handle, after) = (self.handle()?, after.map(short_key).transpose()?);
         let listed = async move {
             let mut keys = handle.list(after.as_ref()).await?;
             // The list begins with the key that the previous one ended with.
@@ -446,6 +489,7 @@ impl KeyValue {
             std::mem::forget(self.take());
             return Ok(());
         }
+        drop(self.values.lock().unwrap_or_else(PoisonError::into_inner).take());
         match self.take() {
             Some(handle) => wait(py, handle.close()),
             None => Ok(()),

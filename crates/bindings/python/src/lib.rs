@@ -1,7 +1,7 @@
 //! The native part of the Python module `nvlane`: block and key-value namespaces of NVMe/TCP targets.
 //!
 //! Each client has one thread per lane, which never takes the interpreter's lock. A call submits its commands, releases
-//! the lock and waits, or registers with [`Completions`], whose event descriptor an event loop watches.
+//! the lock and waits, or registers with `Completions`, whose event descriptor an event loop watches.
 #![deny(unsafe_code)]
 
 mod blocks;
@@ -13,6 +13,8 @@ mod open;
 mod operation;
 mod together;
 mod value;
+mod values;
+mod worker;
 
 use pyo3::prelude::*;
 

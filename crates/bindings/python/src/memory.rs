@@ -31,6 +31,7 @@ pub(crate) fn release_left(py: Python<'_>) {
         match owner {
             Owner::Buffer(buffer) => buffer.release(py),
             Owner::Bytes(bytes) => drop(bytes.into_bound(py)),
+            Owner::Own { .. } => {}
         }
     }
 }
@@ -41,6 +42,8 @@ enum Owner {
     Buffer(PyUntypedBuffer),
     /// An object that this module has made and not handed out yet.
     Bytes(Py<PyBytes>),
+    /// Memory of this module's own.
+    Own { _memory: Vec<u8> },
 }
 
 /// Contiguous memory of a Python object, which stays in place until the last [`Memory`] of it is dropped.
@@ -60,7 +63,7 @@ unsafe impl Sync for Export {}
 
 impl Drop for Export {
     fn drop(&mut self) {
-        if let Some(owner) = self.owner.take() {
+        if let Some(owner) = self.owner.take().filter(|owner| !matches!(owner, Owner::Own { .. })) {
             LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(owner);
         }
     }
@@ -143,6 +146,12 @@ impl Memory {
         Ok((bytes.clone_ref(py), Self::whole(start, length, Owner::Bytes(bytes))))
     }
 
+    /// Memory of this module's own, to fill.
+    pub(crate) fn own(length: usize) -> Self {
+        let mut memory = vec![0; length];
+        Self::whole(memory.as_mut_ptr(), length, Owner::Own { _memory: memory })
+    }
+
     /// Bytes.
     pub(crate) fn len(&self) -> usize {
         self.length
@@ -162,10 +171,25 @@ impl Memory {
         unsafe { slice::from_raw_parts(self.export.start.add(self.offset), self.length) }
     }
 
+    /// Copies a value to its beginning, unless the value is longer. Returns the length of the value.
+    pub(crate) fn fill(mut self, value: &[u8]) -> u64 {
+        if let Some(start) = self.as_mut_slice().get_mut(..value.len()) {
+            start.copy_from_slice(value);
+        }
+        value.len() as u64
+    }
+
     /// The bytes, to fill. Only for memory made by [`to_fill`](Self::to_fill) and [`new_bytes`](Self::new_bytes).
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+    fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above; the object is writable, and the pieces of one call do not overlap.
         unsafe { slice::from_raw_parts_mut(self.export.start.add(self.offset), self.length) }
+    }
+}
+
+impl Default for Memory {
+    /// No bytes.
+    fn default() -> Self {
+        Self::own(0)
     }
 }
 

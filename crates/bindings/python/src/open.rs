@@ -35,10 +35,11 @@ struct Arguments {
     connect_timeout: Option<f64>,
     timeout: Option<f64>,
     reconnect_timeout: Option<f64>,
+    fast_io_fail: Option<f64>,
 }
 
 /// Names of [`Arguments`].
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "lanes",
     "depth",
     "hostnqn",
@@ -53,6 +54,7 @@ const NAMES: [&str; 14] = [
     "connect_timeout",
     "timeout",
     "reconnect_timeout",
+    "fast_io_fail",
 ];
 
 fn parsed<T: FromStr<Err: std::fmt::Display>>(text: Option<&String>, argument: &str) -> PyResult<Option<T>> {
@@ -92,6 +94,7 @@ impl Arguments {
                 "connect_timeout" => read.connect_timeout = value.extract().map_err(wrong)?,
                 "timeout" => read.timeout = value.extract().map_err(wrong)?,
                 "reconnect_timeout" => read.reconnect_timeout = value.extract().map_err(wrong)?,
+                "fast_io_fail" => read.fast_io_fail = value.extract().map_err(wrong)?,
                 _ => {
                     let message = format!("there is no argument {name}: there are {}", NAMES.join(", "));
                     return Err(pyo3::exceptions::PyTypeError::new_err(message));
@@ -146,6 +149,10 @@ impl Arguments {
         if let Some(value) = self.timeout {
             let timeout = seconds(value, "timeout")?;
             options = options.with_command_timeout(timeout).tuned(|tuning| tuning.admin_timeout = timeout);
+        }
+        if let Some(value) = self.fast_io_fail {
+            let limit = seconds(value, "fast_io_fail")?;
+            options = options.tuned(|tuning| tuning.fast_io_fail = Some(limit));
         }
         match self.reconnect_timeout {
             Some(0.0) => options = options.with_reconnect(ReconnectSettings::never()),

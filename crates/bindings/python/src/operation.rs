@@ -7,20 +7,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use host::Error;
 use pyo3::prelude::*;
 
 use crate::completions::Completions;
 use crate::error::exception;
 use crate::memory::release_left;
 use crate::together::Boxed;
-use crate::value::Value;
+use crate::value::Ended;
 
 /// Interval at which a waiting call looks for signals, such as that of Ctrl-C.
 const SIGNALS: Duration = Duration::from_millis(100);
-
-/// The end of an operation.
-pub(crate) type Ended = Result<Value, Error>;
 
 /// Wakes the thread that waits.
 struct Unpark(Thread);

@@ -1,7 +1,11 @@
 //! Results of operations, made into Python objects by a thread that holds the interpreter's lock.
 
+use host::Error;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
+
+/// The end of an operation.
+pub(crate) type Ended = Result<Value, Error>;
 
 /// The result of an operation.
 pub(crate) enum Value {
@@ -15,7 +19,6 @@ pub(crate) enum Value {
     Bytes(Option<Vec<u8>>),
     Bools(Vec<bool>),
     Values(Vec<Option<Vec<u8>>>),
-    Lengths(Vec<Option<u64>>),
     Keys(Vec<Vec<u8>>),
 }
 
@@ -35,7 +38,6 @@ impl Value {
             Self::Bytes(value) => Ok(bytes(value).into_pyobject(py)?),
             Self::Bools(values) => Ok(PyList::new(py, values)?.into_any()),
             Self::Values(values) => Ok(PyList::new(py, values.into_iter().map(bytes))?.into_any()),
-            Self::Lengths(values) => Ok(PyList::new(py, values)?.into_any()),
             Self::Keys(keys) => Ok(PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key)))?.into_any()),
         }
     }

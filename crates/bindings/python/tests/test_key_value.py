@@ -68,17 +68,58 @@ def test_many_keys_at_once(keys: Target) -> None:
     with nvlane.KeyValue(keys.address(1), lanes=2) as cache:
         names = [f"many-{number}" for number in range(3000)]
         values = [key.encode() * (number % 7) for number, key in enumerate(names)]
-        cache.set_many(names, values)
+        assert cache.set_many(names, values) == [True] * 3000
         assert cache.get_many(names) == values
         assert cache.get_many([]) == []
         assert cache.get_many(["none", names[1]]) == [None, values[1]]
         buffers = [bytearray(len(value)) for value in values]
-        assert cache.get_many_into(names, buffers) == [len(value) for value in values]
+        assert cache.get_many_into(names, buffers) == [True] * 3000
         assert [bytes(buffer) for buffer in buffers] == values
         assert cache.exists_many([*names, "none"]) == [True] * 3000 + [False]
         assert set(names) <= {key.decode() for key in cache.keys()}
         cache.delete_many([*names, "none"])
         assert not any(cache.exists_many(names))
+
+
+def test_values_of_long_keys_move_in_place(keys: Target) -> None:
+    with nvlane.KeyValue(keys.address(1), lanes=3) as cache:
+        names = [f"model@{rank:08x}@0@" + f"{rank:064x}" for rank in range(6)]
+        lengths = [1, 4096, (1 << 20) + 1, 5 << 20, 9 << 20, 12345]
+        values = [numpy.frombuffer(os.urandom(length), numpy.uint8) for length in lengths]
+        assert cache.set_many(names, values) == [True] * 6
+        assert cache.set_many(names, values, if_absent=True) == [False] * 6
+        buffers = [numpy.zeros(length, numpy.uint8) for length in lengths]
+        assert cache.get_many_into(names, buffers) == [True] * 6
+        assert all((buffer == value).all() for buffer, value in zip(buffers, values))
+        # Several buffers for one value; another length and no value are misses.
+        halves = [bytearray(4 << 20), bytearray(5 << 20)]
+        assert cache.get_many_into([names[4], names[3], "none"], [halves, bytearray(7), bytearray(7)]) == [
+            True,
+            False,
+            False,
+        ]
+        assert b"".join(halves) == values[4].tobytes()
+        assert cache.get(names[1]) == values[1].tobytes()
+        assert cache.get(names[3]) == values[3].tobytes()
+        assert cache.get(names[1] + "x") is None
+        assert cache.get_many([names[0], "none"]) == [values[0].tobytes(), None]
+        assert cache.get_into(names[1], bytearray(10)) == 4096
+        assert cache.set(names[1], b"new") and cache.get(names[1]) == b"new"
+        assert cache.set_many(["empty-1", names[1]], [b"", b"new"], if_absent=True) == [True, False]
+        assert cache.get_many_into(["empty-1", "empty-2", names[1]], [bytearray(), bytearray(), bytearray()]) == [
+            True,
+            False,
+            False,
+        ]
+        assert cache.exists(names[1]) and cache.exists_many([*names, "none"]) == [True] * 6 + [False]
+        cache.delete(names[0])
+        assert cache.exists_many(names) == [False] + [True] * 5
+        cache.delete_many(names)
+        assert not any(cache.exists_many(names))
+        cache.set_many(["short-lived"], [b"v"], ttl=1)
+        assert cache.exists("short-lived")
+        time.sleep(2.1)
+        assert not cache.exists("short-lived")
 
 
 def test_invalid_arguments_say_which_and_why(keys: Target) -> None:
@@ -92,6 +133,8 @@ def test_invalid_arguments_say_which_and_why(keys: Target) -> None:
             (lambda: cache.set("key", b"", if_absent=True, if_present=True), ValueError, "exclude"),
             (lambda: cache.get_many("keys"), TypeError, "list of keys"),
             (lambda: cache.set_many(["a"], []), ValueError, "1 keys and 0 values"),
+            (lambda: cache.incr("k" * 17), ValueError, "17 bytes"),
+            (lambda: cache.set_many(["a"], [[b"x", 7]]), TypeError, r"values\[0\]"),
             (lambda: cache.get_many_into(["a"], [b"fixed"]), BufferError, r"buffers\[0\] is read-only"),
         ]:
             with pytest.raises(kind, match=words):
@@ -114,7 +157,7 @@ def test_python_goes_on_beside_large_gets(keys: Target) -> None:
 
         def get(buffer: bytearray) -> None:
             while not stop.is_set():
-                cache.get_into("beside", buffer)
+                assert cache.get_many_into(["beside"], [buffer]) == [True]
 
         alone = count(0.3)
         threads = [threading.Thread(target=get, args=(buffer,)) for buffer in buffers]

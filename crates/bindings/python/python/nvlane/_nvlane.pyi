@@ -21,6 +21,7 @@ class Options(TypedDict, total=False):
     connect_timeout: seconds of each step of a connection (default 10).
     timeout: seconds until a command without an answer is aborted (default 30).
     reconnect_timeout: seconds until a lost target is given up (default 600); 0 to never connect again.
+    fast_io_fail: seconds for which commands wait for a lost target (default: until it is given up).
     """
 
     lanes: int
@@ -37,6 +38,7 @@ class Options(TypedDict, total=False):
     connect_timeout: float
     timeout: float
     reconnect_timeout: float
+    fast_io_fail: float
 
 class Completions:
     """Operations that were started and not waited for: pass it as `completions` to a method, which then returns the number
@@ -169,19 +171,31 @@ class KeyValue:
     def get_many(self, keys: Iterable[str | Buffer], *, completions: Completions) -> int: ...
     @overload
     def get_many_into(
-        self, keys: Iterable[str | Buffer], buffers: Iterable[Buffer], *, completions: None = None
-    ) -> list[int | None]: ...
+        self, keys: Iterable[str | Buffer], buffers: Iterable[Buffer | list[Buffer]], *, completions: None = None
+    ) -> list[bool]: ...
     @overload
     def get_many_into(
-        self, keys: Iterable[str | Buffer], buffers: Iterable[Buffer], *, completions: Completions
+        self, keys: Iterable[str | Buffer], buffers: Iterable[Buffer | list[Buffer]], *, completions: Completions
     ) -> int: ...
     @overload
     def set_many(
-        self, keys: Iterable[str | Buffer], values: Iterable[Buffer], *, completions: None = None
-    ) -> None: ...
+        self,
+        keys: Iterable[str | Buffer],
+        values: Iterable[Buffer | list[Buffer]],
+        *,
+        if_absent: bool = False,
+        ttl: int = 0,
+        completions: None = None,
+    ) -> list[bool]: ...
     @overload
     def set_many(
-        self, keys: Iterable[str | Buffer], values: Iterable[Buffer], *, completions: Completions
+        self,
+        keys: Iterable[str | Buffer],
+        values: Iterable[Buffer | list[Buffer]],
+        *,
+        if_absent: bool = False,
+        ttl: int = 0,
+        completions: Completions,
     ) -> int: ...
     @overload
     def delete_many(self, keys: Iterable[str | Buffer], *, completions: None = None) -> None: ...

@@ -186,13 +186,22 @@ class KeyValue(_Client[_nvlane.KeyValue]):
         """See nvlane.KeyValue.get_many."""
         return await self._run(self._client.get_many, keys)
 
-    async def get_many_into(self, keys: Iterable[str | Buffer], buffers: Iterable[Buffer]) -> list[int | None]:
+    async def get_many_into(
+        self, keys: Iterable[str | Buffer], buffers: Iterable[Buffer | list[Buffer]]
+    ) -> list[bool]:
         """See nvlane.KeyValue.get_many_into."""
         return await self._run(self._client.get_many_into, keys, buffers)
 
-    async def set_many(self, keys: Iterable[str | Buffer], values: Iterable[Buffer]) -> None:
+    async def set_many(
+        self,
+        keys: Iterable[str | Buffer],
+        values: Iterable[Buffer | list[Buffer]],
+        *,
+        if_absent: bool = False,
+        ttl: int = 0,
+    ) -> list[bool]:
         """See nvlane.KeyValue.set_many."""
-        await self._run(self._client.set_many, keys, values)
+        return await self._run(self._client.set_many, keys, values, if_absent=if_absent, ttl=ttl)
 
     async def delete_many(self, keys: Iterable[str | Buffer]) -> None:
         """See nvlane.KeyValue.delete_many."""
