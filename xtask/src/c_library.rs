@@ -13,7 +13,7 @@ use crate::command::{cargo, is_installed, output_of, root, run, target_dir, text
 use crate::deps;
 
 /// The crate.
-const CRATE: &str = "crates/host/c-library";
+const CRATE: &str = "crates/bindings/c-library";
 
 /// The shared library's name in programs that are linked with it.
 const SONAME: &str = "libnvlane.so.0";

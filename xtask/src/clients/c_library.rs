@@ -33,7 +33,10 @@ pub(super) fn run(nvlane: &Path, prefix: &Path, script: &str, dir: &Path) -> Res
     command.args(["--log", "warn", "target", "--listen", "127.0.0.1:0", "--nqn", "nqn.2016-06.io.nvlane:c"]);
     command.args(["--namespace", "ram:64M", "--namespace", "kv:ram:64M", "--run"]);
     command.arg(root().join("interop/c").join(script));
-    command.env("NVLANE", nvlane).env("PREFIX", prefix).env("SOURCES", root().join("crates/host/c-library"));
+    command
+        .env("NVLANE", nvlane)
+        .env("PREFIX", prefix)
+        .env("SOURCES", root().join("crates/bindings/c-library"));
     command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     Ok(command.status().context("cannot run timeout")?.success())
 }
