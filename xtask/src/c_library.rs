@@ -41,7 +41,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Profile to build with; in one whose panics abort, a bug of the library ends the program
-    #[arg(long, value_name = "NAME", default_value = "c-library")]
+    #[arg(long, value_name = "NAME", default_value = "bindings")]
     profile: String,
 }
 
@@ -80,8 +80,14 @@ pub(crate) fn install(options: &Options) -> Result<()> {
     for (program, package) in [("cc", "gcc"), ("nm", "binutils")] {
         ensure!(is_installed(program), "no program {program}: sudo apt-get install {package}");
     }
-    let mut build = cargo(&["build", "--locked", "--lib", "--package", "nvlane-c-library", "--profile"]);
-    run(build.arg(profile))?;
+    if profile == "dev" {
+        // Everything, as the tests have built it: on its own the package asks for other features of its dependencies, which
+        // would be compiled once more.
+        run(&mut cargo(&["build", "--locked", "--workspace", "--lib", "--test", "probe_host"]))?;
+    } else {
+        let mut build = cargo(&["build", "--locked", "--lib", "--package", "nvlane-c-library", "--profile"]);
+        run(build.arg(profile))?;
+    }
     let built = target_dir().join(if profile == "dev" { "debug" } else { profile }).join("libnvlane_c.a");
     let folder = root().join(CRATE);
     for part in ["lib/pkgconfig", "include"] {

@@ -13,7 +13,7 @@
 //! # Panics
 //!
 //! No panic crosses the boundary: `entry::enter` catches it, returns `NVLANE_ERROR_INTERNAL`, and the handle refuses every
-//! further call. The installed library is therefore built with unwinding panics (profile `c-library`), unlike the programs. In
+//! further call. The installed library is therefore built with unwinding panics (profile `bindings`), unlike the programs. In
 //! a build whose panics abort, the process ends with a message instead.
 // What is exported to C is public, and no crate imports it; what its callers owe is in the header, once for all functions.
 #![allow(unreachable_pub, clippy::missing_safety_doc)]
