@@ -57,6 +57,9 @@ const CEPH_PROGRAMS: &[Program] = &[
     Program { name: "rbd", package: "ceph-common", purpose: "RBD images, and librbd" },
 ];
 
+/// Headers that the table of librbd's functions is compared with.
+const CEPH_HEADERS: &str = "librbd-dev";
+
 /// Has no program.
 const NBD_PYTHON: &str = "python3-libnbd";
 
@@ -99,6 +102,9 @@ const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 /// A program is missing that this user cannot install; the message names the command.
 pub(crate) fn install() -> Result<()> {
     debian_packages(PROGRAMS)?;
+    if !Path::new("/usr/include/rbd/librbd.h").is_file() {
+        install_debian(&[CEPH_HEADERS])?;
+    }
     rust_components()?;
     install_clients()?;
     install_nbd_clients()?;
