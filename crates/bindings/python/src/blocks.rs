@@ -1,13 +1,12 @@
 //! Block namespaces.
 
-use std::sync::{Mutex, PoisonError};
-
 use host::{AsyncNamespace, BlockRange, Error, Namespace};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::client::Client;
 use crate::completions::Completions;
-use crate::error::{closed, exception, forked, invalid};
+use crate::error::{exception, invalid};
 use crate::memory::{Memory, ReleaseAfter};
 use crate::open::connection;
 use crate::operation::{run, wait};
@@ -22,35 +21,10 @@ type Handle = AsyncNamespace<Memory>;
 /// A block namespace of an NVMe/TCP target.
 #[pyclass(frozen, module = "nvlane")]
 pub(crate) struct Blocks {
-    handle: Mutex<Option<Handle>>,
-    /// The process that has opened it.
-    pid: u32,
-    address: String,
-    lanes: usize,
-}
-
-impl Drop for Blocks {
-    fn drop(&mut self) {
-        if self.pid != std::process::id() {
-            // The threads of its lanes are in another process, whose descriptors this one shares.
-            std::mem::forget(self.take());
-        }
-    }
+    client: Client<Handle>,
 }
 
 impl Blocks {
-    fn take(&self) -> Option<Handle> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn handle(&self) -> PyResult<Handle> {
-        if self.pid != std::process::id() {
-            return Err(forked("Blocks", self.pid));
-        }
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        handle.clone().ok_or_else(|| closed("Blocks"))
-    }
-
     /// Reads or writes memory, in as many commands as the target's maximum transfer demands.
     fn transfer<F>(
         &self,
@@ -61,14 +35,14 @@ impl Blocks {
     where
         F: Future<Output = Result<Memory, host::Failed<Memory>>> + Send + 'static,
     {
-        let handle = self.handle()?;
+        let handle = self.client.handle()?;
         let namespace = handle.namespace();
         namespace
             .blocks_of(offset, memory.len() as u64)
             .map_err(|error| invalid(with_sizes(namespace, &error)))?;
         let most = u64::from(namespace.transfer_blocks_max()) * u64::from(namespace.lba_bytes());
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let limit = PIECES_PER_LANE * self.lanes;
+        let limit = PIECES_PER_LANE * self.client.lanes;
         let pieces = (0..memory.len()).step_by(most).map(move |start| {
             let (handle, piece) = (handle.clone(), memory.piece(start, most));
             let piece: Boxed<Result<(), Error>> = Box::pin(async move {
@@ -112,38 +86,37 @@ impl Blocks {
         let lanes = usize::from(options.lanes.max(1));
         let connected = wait(py, Handle::connect(&parsed, options))?;
         let handle = connected.map_err(|error| exception(py, &error))?;
-        let address = parsed.to_url();
-        Ok(Self { handle: Mutex::new(Some(handle)), pid: std::process::id(), address, lanes })
+        Ok(Self { client: Client::new(handle, "Blocks", parsed.to_url(), lanes) })
     }
 
     /// Bytes of the namespace.
     #[getter]
     fn size(&self) -> PyResult<u64> {
-        Ok(self.handle()?.namespace().size_bytes())
+        Ok(self.client.handle()?.namespace().size_bytes())
     }
 
     /// Bytes of a block.
     #[getter]
     fn block_size(&self) -> PyResult<u32> {
-        Ok(self.handle()?.namespace().lba_bytes())
+        Ok(self.client.handle()?.namespace().lba_bytes())
     }
 
     /// Whether the target refuses writes.
     #[getter]
     fn readonly(&self) -> PyResult<bool> {
-        Ok(self.handle()?.namespace().info().is_write_protected)
+        Ok(self.client.handle()?.namespace().info().is_write_protected)
     }
 
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.client.is_closed()
     }
 
     /// The address.
     #[getter]
     fn address(&self) -> &str {
-        &self.address
+        &self.client.address
     }
 
     /// Reads `length` bytes from byte `offset` on. Both are multiples of the block size.
@@ -158,7 +131,7 @@ impl Blocks {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         // Before memory is allocated.
-        let handle = self.handle()?;
+        let handle = self.client.handle()?;
         let namespace = handle.namespace();
         namespace.blocks_of(offset, length).map_err(|error| invalid(with_sizes(namespace, &error)))?;
         let (object, memory) = Memory::new_bytes(py, length)?;
@@ -212,7 +185,7 @@ impl Blocks {
         py: Python<'py>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let handle = self.handle()?;
+        let handle = self.client.handle()?;
         run(py, completions, Box::pin(async move { handle.flush().await.map(|()| Value::Nothing) }))
     }
 
@@ -225,7 +198,7 @@ impl Blocks {
         length: u64,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let handle = self.handle()?;
+        let handle = self.client.handle()?;
         let namespace = handle.namespace();
         let blocks = namespace.blocks_of(offset, length);
         let (lba, blocks) = blocks.map_err(|error| invalid(with_sizes(namespace, &error)))?;
@@ -247,7 +220,7 @@ impl Blocks {
         discard: bool,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let handle = self.handle()?;
+        let handle = self.client.handle()?;
         let written =
             async move { handle.write_zeroes(offset, length, discard).await.map(|()| Value::Nothing) };
         run(py, completions, Box::pin(written))
@@ -263,7 +236,7 @@ impl Blocks {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let _after = ReleaseAfter(py);
-        let (handle, memory) = (self.handle()?, Memory::to_send(data, "data")?);
+        let (handle, memory) = (self.client.handle()?, Memory::to_send(data, "data")?);
         let compared = async move {
             let compared = handle.compare_at(memory, offset).await;
             compared.map(|(is_equal, _)| Value::Bool(is_equal)).map_err(Error::from)
@@ -283,7 +256,7 @@ impl Blocks {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let _after = ReleaseAfter(py);
-        let handle = self.handle()?;
+        let handle = self.client.handle()?;
         let (expected, new) = (Memory::to_send(expected, "expected")?, Memory::to_send(new, "new")?);
         if expected.len() != new.len() {
             let message =
@@ -297,11 +270,7 @@ impl Blocks {
 
     /// Ends the connection, and waits for the shutdown of the controller, 3 seconds at most. Closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.pid != std::process::id() {
-            std::mem::forget(self.take());
-            return Ok(());
-        }
-        match self.take() {
+        match self.client.take() {
             Some(handle) => wait(py, handle.close()),
             None => Ok(()),
         }
@@ -318,6 +287,6 @@ impl Blocks {
     }
 
     fn __repr__(&self) -> String {
-        format!("<nvlane.Blocks {}{}>", self.address, if self.closed() { ", closed" } else { "" })
+        self.client.repr()
     }
 }

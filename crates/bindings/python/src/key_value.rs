@@ -7,8 +7,9 @@ use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
+use crate::client::Client;
 use crate::completions::Completions;
-use crate::error::{closed, exception, forked, invalid};
+use crate::error::{exception, invalid};
 use crate::memory::{Memory, ReleaseAfter};
 use crate::open::connection;
 use crate::operation::{run, wait};
@@ -23,23 +24,10 @@ const COMMANDS_PER_LANE: usize = 16;
 /// A key-value namespace of an NVMe/TCP target.
 #[pyclass(frozen, module = "nvlane")]
 pub(crate) struct KeyValue {
-    handle: Mutex<Option<AsyncKeyValue>>,
+    client: Client<AsyncKeyValue>,
     /// Started by the first call that needs it.
     values: Mutex<Option<Arc<Worker<Values>>>>,
     connection: (Address, Options),
-    /// The process that has opened it.
-    pid: u32,
-    address: String,
-    lanes: usize,
-}
-
-impl Drop for KeyValue {
-    fn drop(&mut self) {
-        if self.pid != std::process::id() {
-            // The threads of its lanes are in another process, whose descriptors this one shares.
-            std::mem::forget(self.take());
-        }
-    }
 }
 
 /// Most bytes of a key.
@@ -116,26 +104,14 @@ async fn retrieve_into(handle: AsyncKeyValue, key: Key, memory: Memory) -> Resul
 }
 
 impl KeyValue {
-    fn take(&self) -> Option<AsyncKeyValue> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn handle(&self) -> PyResult<AsyncKeyValue> {
-        if self.pid != std::process::id() {
-            return Err(forked("KeyValue", self.pid));
-        }
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        handle.clone().ok_or_else(|| closed("KeyValue"))
-    }
-
     /// Commands of one call that are outstanding at the same time.
     fn limit(&self) -> usize {
-        COMMANDS_PER_LANE * self.lanes
+        COMMANDS_PER_LANE * self.client.lanes
     }
 
     /// The thread that moves values in place, and takes keys longer than those of commands.
     fn values(&self) -> PyResult<Arc<Worker<Values>>> {
-        self.handle()?;
+        self.client.handle()?;
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(worker) = &*values {
             return Ok(Arc::clone(worker));
@@ -183,27 +159,26 @@ impl KeyValue {
         let lanes = usize::from(options.lanes.max(1));
         let connected = wait(py, AsyncKeyValue::connect(&parsed, options.clone()))?;
         let handle = connected.map_err(|error| exception(py, &error))?;
-        let (address, pid) = (parsed.to_url(), std::process::id());
-        let (handle, values) = (Mutex::new(Some(handle)), Mutex::new(None));
-        Ok(Self { handle, values, connection: (parsed, options), pid, address, lanes })
+        let client = Client::new(handle, "KeyValue", parsed.to_url(), lanes);
+        Ok(Self { client, values: Mutex::new(None), connection: (parsed, options) })
     }
 
     /// Bytes of the longest value.
     #[getter]
     fn value_size_max(&self) -> PyResult<u32> {
-        Ok(self.handle()?.namespace().value_bytes_max())
+        Ok(self.client.handle()?.namespace().value_bytes_max())
     }
 
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.client.is_closed()
     }
 
     /// The address.
     #[getter]
     fn address(&self) -> &str {
-        &self.address
+        &self.client.address
     }
 
     /// Stores a value under a key of 1 to 250 bytes (text is encoded as UTF-8). With `if_absent` or `if_present` only if the key
@@ -227,7 +202,7 @@ impl KeyValue {
         let mut options = StoreOptions::empty();
         options.set(StoreOptions::MUST_NOT_EXIST, if_absent);
         options.set(StoreOptions::MUST_EXIST, if_present);
-        let (handle, key) = (self.handle()?, self::key(key)?);
+        let (handle, key) = (self.client.handle()?, self::key(key)?);
         let operation = match Key::new(&key) {
             Some(key) => {
                 let value = self.value(&handle, value)?;
@@ -255,7 +230,7 @@ impl KeyValue {
         key: &Bound<'py, PyAny>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.handle()?, self::key(key)?);
+        let (handle, key) = (self.client.handle()?, self::key(key)?);
         let operation = match Key::new(&key) {
             Some(key) => Box::pin(async move { handle.retrieve(&key).await.map(Value::Bytes) }),
             None => self.job(move |values| values.value(&key).map(Value::Bytes))?,
@@ -274,7 +249,8 @@ impl KeyValue {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let _after = ReleaseAfter(py);
-        let (handle, key, memory) = (self.handle()?, self::key(key)?, Memory::to_fill(buffer, "buffer")?);
+        let (handle, key, memory) =
+            (self.client.handle()?, self::key(key)?, Memory::to_fill(buffer, "buffer")?);
         let operation = match Key::new(&key) {
             Some(key) => Box::pin(async move { retrieve_into(handle, key, memory).await.map(Value::Found) }),
             None => self.job(move |values| {
@@ -293,7 +269,7 @@ impl KeyValue {
         key: &Bound<'py, PyAny>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.handle()?, self::key(key)?);
+        let (handle, key) = (self.client.handle()?, self::key(key)?);
         let operation = match Key::new(&key) {
             Some(key) => Box::pin(async move { handle.delete(&key).await.map(|()| Value::Nothing) }),
             None => self.job(move |values| values.delete(&[key]).map(|()| Value::Nothing))?,
@@ -309,7 +285,7 @@ impl KeyValue {
         key: &Bound<'py, PyAny>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.handle()?, self::key(key)?);
+        let (handle, key) = (self.client.handle()?, self::key(key)?);
         let operation = match Key::new(&key) {
             Some(key) => Box::pin(async move { handle.exist(&key).await.map(Value::Bool) }),
             None => self.job(move |values| values.exist(&[key]).map(|found| Value::Bool(found == [true])))?,
@@ -331,7 +307,7 @@ impl KeyValue {
         initial: Option<u64>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.handle()?, short_key(key)?);
+        let (handle, key) = (self.client.handle()?, short_key(key)?);
         let by = by.cast_unsigned();
         // With `initial` a key that does not exist has that number before the addition.
         let added = async move {
@@ -351,7 +327,7 @@ impl KeyValue {
         new: u64,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.handle()?, short_key(key)?);
+        let (handle, key) = (self.client.handle()?, short_key(key)?);
         let swapped = async move {
             let outcome = handle.compare_and_swap(&key, expected, new).await?;
             Ok(Value::Bool(outcome.took_effect))
@@ -374,7 +350,7 @@ impl KeyValue {
             };
             return run(py, completions, self.job(retrieve)?);
         }
-        let (handle, limit) = (self.handle()?, self.limit());
+        let (handle, limit) = (self.client.handle()?, self.limit());
         let commands = keys.into_iter().filter_map(|key| Key::new(&key)).map(move |key| {
             let handle = handle.clone();
             let command: Boxed<_> = Box::pin(async move { handle.retrieve(&key).await });
@@ -455,7 +431,7 @@ impl KeyValue {
         after: Option<&Bound<'py, PyAny>>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, after) = (self.handle()?, after.map(short_key).transpose()?);
+        let (handle, after) = (self.client.handle()?, after.map(short_key).transpose()?);
         let listed = async move {
             let mut keys = handle.list(after.as_ref()).await?;
             // The list begins with the key that the previous one ended with.
@@ -479,18 +455,14 @@ impl KeyValue {
         py: Python<'py>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let handle = self.handle()?;
+        let handle = self.client.handle()?;
         run(py, completions, Box::pin(async move { handle.flush().await.map(|()| Value::Nothing) }))
     }
 
     /// Ends the connection, and waits for the shutdown of the controller, 3 seconds at most. Closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.pid != std::process::id() {
-            std::mem::forget(self.take());
-            return Ok(());
-        }
         drop(self.values.lock().unwrap_or_else(PoisonError::into_inner).take());
-        match self.take() {
+        match self.client.take() {
             Some(handle) => wait(py, handle.close()),
             None => Ok(()),
         }
@@ -507,7 +479,7 @@ impl KeyValue {
     }
 
     fn __repr__(&self) -> String {
-        format!("<nvlane.KeyValue {}{}>", self.address, if self.closed() { ", closed" } else { "" })
+        self.client.repr()
     }
 }
 

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod blocks;
+mod client;
 mod completions;
 mod error;
 mod key_value;
