@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use memory::{CHUNK_BYTES, Payload, PayloadRanges};
 use store::Ticket;
-use wire::kv::value::ValueRanges;
+use wire::kv::value::{ValueRanges, bytes_of};
 use wire::status::Status;
 
 /// What a Retrieve Submit asks for.
@@ -35,17 +35,9 @@ impl Retrieving {
     /// The status to refuse with, if the value has another length than expected, or the data is not whole: a range is not
     /// within the value, or the host's buffer is too short.
     pub(crate) fn data_bytes(&self, value_bytes: u64) -> Result<u32, Status> {
-        let mut bytes = if self.ranges.is_empty() { value_bytes } else { 0 };
-        for range in &self.ranges {
-            bytes = bytes.saturating_add(range.end - range.start);
-            if range.end > value_bytes {
-                bytes = u64::MAX;
-            }
-        }
         let is_expected = self.expected_bytes == 0 || u64::from(self.expected_bytes) == value_bytes;
-        let bytes = u32::try_from(bytes).ok().filter(|bytes| *bytes <= self.room_bytes);
-        // Ranges that overlap are no reason to send more than the value.
-        let bytes = bytes.filter(|bytes| is_expected && u64::from(*bytes) <= value_bytes);
+        let bytes = bytes_of(&self.ranges, value_bytes).and_then(|bytes| u32::try_from(bytes).ok());
+        let bytes = bytes.filter(|bytes| is_expected && *bytes <= self.room_bytes);
         bytes.ok_or(Status::INVALID_VALUE_SIZE.with_dnr())
     }
 
