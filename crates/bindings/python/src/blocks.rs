@@ -76,7 +76,7 @@ impl Blocks {
     /// Connects to the namespace at `address`: `HOST[:PORT]/NQN[?ns=NSID]`.
     ///
     /// Keyword arguments: lanes, depth, hostnqn, hostid, dhchap_secret, dhchap_ctrl_secret, tls_key, tls_key_compat, concat,
-    /// header_digest, data_digest, connect_timeout, timeout, reconnect_timeout; see nvlane._nvlane.Options.
+    /// header_digest, data_digest, connect_timeout, timeout, reconnect_timeout, fast_io_fail; see nvlane._nvlane.Options.
     ///
     /// Raises ValueError for an invalid argument, and ConnectionLost if the target cannot be reached or refuses.
     #[new]

@@ -1,6 +1,5 @@
 //! Errors as Python exceptions: the classes of `nvlane.errors`.
 
-use std::error::Error as _;
 use std::fmt;
 
 use host::{Error, Failure, Status};
@@ -22,14 +21,15 @@ fn class<'py>(
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     static COMMAND: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     static CONNECTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let message = whole(error);
+    let message = error.to_string();
     let made = match error {
         Error::Address(_) | Error::Command(_) | Error::NoSubsystem { .. } => {
             return PyValueError::new_err(message);
         }
         Error::Failed { failure, .. } => {
             let status = failure.status().map(Status::code);
-            let arguments = (message, status, failure.may_have_happened(), is_unflushed(*failure));
+            let is_unflushed = matches!(failure, Failure::Unflushed);
+            let arguments = (message, status, failure.may_have_happened(), is_unflushed);
             class(py, &COMMAND, "CommandError").and_then(|class| class.call1(arguments))
         }
         _ => class(py, &CONNECTION, "ConnectionLost")
@@ -39,24 +39,6 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,
     }
-}
-
-fn is_unflushed(failure: Failure) -> bool {
-    matches!(failure, Failure::Unflushed)
-}
-
-/// The text of an error, with those of its causes that it does not have.
-fn whole(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// A client that was closed.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use host::wire::kv::LONG_KEY_BYTES_MAX;
 use host::{Address, AsyncKeyValue, Error, Key, Options, StoreOptions};
 use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
@@ -30,17 +31,17 @@ pub(crate) struct KeyValue {
     connection: (Address, Options),
 }
 
-/// Most bytes of a key.
-const KEY_BYTES_MAX: usize = 250;
-
 /// A key: bytes, or text as UTF-8.
 fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let check = |bytes: &[u8]| {
-        if (1..=KEY_BYTES_MAX).contains(&bytes.len()) {
+        if (1..=LONG_KEY_BYTES_MAX).contains(&bytes.len()) {
             return Ok(bytes.to_vec());
         }
         let escaped: String = bytes.iter().take(40).map(|byte| byte.escape_ascii().to_string()).collect();
-        Err(invalid(format!("key {escaped:?} has {} bytes: keys have 1 to {KEY_BYTES_MAX}", bytes.len())))
+        Err(invalid(format!(
+            "key {escaped:?} has {} bytes: keys have 1 to {LONG_KEY_BYTES_MAX}",
+            bytes.len()
+        )))
     };
     match object.cast::<PyString>() {
         Ok(text) => check(text.to_str()?.as_bytes()),
@@ -59,7 +60,7 @@ fn short_key(object: &Bound<'_, PyAny>) -> PyResult<Key> {
     let key = key(object)?;
     Key::new(&key).ok_or_else(|| {
         invalid(format!(
-            "a key of {} bytes: numbers have keys of 1 to 16, and no listing begins at longer ones",
+            "a key of {} bytes: incr, compare_and_swap and keys_after take keys of 1 to 16",
             key.len()
         ))
     })
@@ -149,7 +150,7 @@ impl KeyValue {
     /// Connects to the namespace at `address`: `HOST[:PORT]/NQN[?ns=NSID]`.
     ///
     /// Keyword arguments: lanes, depth, hostnqn, hostid, dhchap_secret, dhchap_ctrl_secret, tls_key, tls_key_compat, concat,
-    /// header_digest, data_digest, connect_timeout, timeout, reconnect_timeout; see nvlane._nvlane.Options.
+    /// header_digest, data_digest, connect_timeout, timeout, reconnect_timeout, fast_io_fail; see nvlane._nvlane.Options.
     ///
     /// Raises ValueError for an invalid argument, and ConnectionLost if the target cannot be reached or refuses.
     #[new]

@@ -75,6 +75,7 @@ struct Slot<T> {
 struct End<T>(Arc<Mutex<Slot<T>>>);
 
 impl<T> End<T> {
+    /// The first result counts.
     fn finish(&self, result: Result<T, Error>) {
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slot.result.get_or_insert(result);
@@ -88,11 +89,7 @@ impl<T> End<T> {
 
 impl<T> Drop for End<T> {
     fn drop(&mut self) {
-        let is_waited_for = Arc::strong_count(&self.0) > 1;
-        let is_ended = self.0.lock().unwrap_or_else(PoisonError::into_inner).result.is_some();
-        if is_waited_for && !is_ended {
-            self.finish(Err(Error::Ended));
-        }
+        self.finish(Err(Error::Ended));
     }
 }
 

@@ -43,7 +43,7 @@ class Client:
         self._client = KeyValue(address, **chosen)
         self._completions = Completions()
         self._prefix, self._ttl = prefix, ttl
-        # Number of an operation: of which of its keys the target is asked, and what it is.
+        # By number of the operation: indices of the keys that were sent, number of all keys, whether it stores.
         self._asked: dict[int, tuple[list[int], int, bool]] = {}
         self._lock = threading.Lock()
 
