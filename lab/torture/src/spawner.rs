@@ -49,7 +49,7 @@ mod tests {
 
     /// Starts one from a thread that ends, tells its id, and waits for a signal.
     #[test]
-    #[ignore = "a part of a_process_that_dies_leaves_none_behind"]
+    #[ignore = "ends with its process: the next test runs it in a child process"]
     fn the_process_that_dies() {
         if std::env::var_os(DIES).is_none() {
             return;

@@ -24,7 +24,7 @@ pub(crate) unsafe fn text<'a>(name: &str, pointer: *const c_char) -> Result<&'a 
 /// Bytes that a command sends, or a key.
 ///
 /// # Safety
-/// The pointer is null, or of `length` bytes that stay, and nobody changes, for the call.
+/// The pointer is null, or points to `length` bytes that stay valid and unchanged during the call.
 pub(crate) unsafe fn bytes<'a>(name: &'static CStr, pointer: *const u8, length: usize) -> Result<&'a [u8]> {
     match (pointer.is_null(), length) {
         (_, 0) => Ok(&[]),

@@ -196,7 +196,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
     /// Address at which callers on other machines do what `nvlane ctl` does, over TLS 1.3: `nvlane ctl --control
-    /// tls://NAME@HOST:PORT`. Nobody is let in but the callers of --control-key. [port: 9421]
+    /// tls://NAME@HOST:PORT`. Only callers with a --control-key are admitted. [port: 9421]
     #[arg(long, value_name = "ADDR:PORT", value_parser = control_calls::address)]
     control_tls: Option<SocketAddr>,
     /// A caller of --control-tls and the file with its pre-shared key (NVMeTLSkey-1:…, see `nvlane keys generate --tls`), or

@@ -49,7 +49,7 @@ use crate::waiting::timespec;
 pub struct EventDescriptor {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// The watched socket, by [`Lane::link_count`], and what it is watched for.
+    /// The watched socket, as its number in [`Lane::link_count`], and the watched events.
     watched: Option<(u64, EventFlags)>,
     /// When the timer expires, ns of the lane's clock; `None` if it is off.
     armed_ns: Option<u64>,
