@@ -1,6 +1,7 @@
 //! In steady state a lane allocates nothing, for any number of commands.
 #![allow(clippy::cast_possible_truncation)]
 
+#[path = "support/target.rs"]
 mod target;
 
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! Hosts of a running target that share a key-value namespace by key prefixes. docs/security.md
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,6 +17,8 @@ use wire::opcode::KvOpcode;
 use wire::pdu::Digests;
 use wire::sqe::Sqe;
 use wire::status::Status;
+
+use crate::support;
 
 const KEYS: Nsid = Nsid::new(2);
 

@@ -1,14 +1,11 @@
 //! Namespaces that are temporarily unreachable: their commands are held up to the caller's limit, and end exactly once.
-#![allow(clippy::cast_possible_truncation)]
-
-mod target;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::target::{Config, Reaction, Target, connect, finish, options};
 use nvlane_host::{BlockRange, BlockingNamespace, Completion, Error, Failure, Lane};
-use target::{Config, Reaction, Target, connect, finish, options};
 use wire::async_event::AsyncEvent;
 use wire::log::ana::AnaState;
 use wire::opcode::NvmOpcode;

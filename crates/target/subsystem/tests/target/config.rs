@@ -16,7 +16,7 @@ use proto::zero_copy::Policy as ZeroCopy;
 use reactor::EngineKind;
 use wire::id::Nsid;
 
-const EXAMPLE: &str = include_str!("../examples/nvlane.toml");
+const EXAMPLE: &str = include_str!("../../examples/nvlane.toml");
 
 fn config(text: &str) -> TargetConfig {
     ConfigFile::parse("nvlane.toml", text).unwrap_or_else(|errors| panic!("{errors}")).config

@@ -1,15 +1,12 @@
 //! Lanes against a target in this process.
-#![allow(clippy::cast_possible_truncation)]
-
-mod target;
 
 use std::time::{Duration, Instant};
 
+use crate::target::{Reaction, Target, finish, options};
 use nvlane_host::{
     BlockRange, Completion, DoorbellPolicy, EventDescriptor, Failure, HandedLanes, Lane, LaneClass,
     Namespace, Options, QueueMap, RefusedReason, Vectored,
 };
-use target::{Reaction, Target, finish, options};
 use wire::pdu::{DataAlignment, Digests};
 use wire::status::Status;
 

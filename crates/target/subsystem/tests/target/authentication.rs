@@ -1,8 +1,6 @@
 //! In-band authentication over real sockets: the gate of each queue, R2T for messages, the worker, secrets that change.
 //! wire §22.1
 
-mod support;
-
 use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -28,6 +26,8 @@ use wire::property::Property;
 use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
+
+use crate::support;
 
 const OLD: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
 const ROOM: u32 = 4096;

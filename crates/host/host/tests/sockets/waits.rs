@@ -1,8 +1,5 @@
 //! Targets that stop answering at any point: every wait ends within the limits of the caller's options, with an error
 //! that names the unanswered step.
-#![allow(clippy::cast_possible_truncation)]
-
-mod target;
 
 use std::future::Future;
 use std::io::Read;
@@ -13,11 +10,11 @@ use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use crate::target::{NQN, Reaction, Target, options};
 use nvlane_host::{
     Address, Association, AsyncNamespace, BlockingNamespace, Error, Failure, Lane, Options,
     ReconnectSettings, discovery,
 };
-use target::{NQN, Reaction, Target, options};
 use wire::property::Property;
 
 const MS: Duration = Duration::from_millis(1);

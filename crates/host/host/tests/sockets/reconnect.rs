@@ -1,16 +1,13 @@
 //! Lost associations: which commands are replayed, how the others end, and that no unexecuted command is reported as
 //! done.
-#![allow(clippy::cast_possible_truncation)]
-
-mod target;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::target::{Config, Reaction, Target, connect, finish, options};
 use nvlane_host::{AdminCommand, Completion, Error, Event, Failure, Lane, RefusedReason, ReplayPolicy};
 use proptest::prelude::*;
-use target::{Config, Reaction, Target, connect, finish, options};
 use wire::async_event::AsyncEvent;
 use wire::feature::{Fid, SetFeatures};
 use wire::id::Nsid;

@@ -1,7 +1,5 @@
 //! Two hosts of a running target whose rights to namespaces differ, and change by reloads. docs/security.md
 
-mod support;
-
 use std::time::{Duration, Instant};
 
 use nvlane_subsystem::access::HostRights;
@@ -22,6 +20,8 @@ use wire::pdu::Digests;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 use wire::zerocopy::IntoBytes;
+
+use crate::support;
 
 const BLOCKS: Nsid = Nsid::new(1);
 const KEYS: Nsid = Nsid::new(2);

@@ -1,7 +1,5 @@
 //! Deadlines of hosts that hold what others may need: each ends the association, whatever the host does meanwhile.
 
-mod support;
-
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -14,6 +12,8 @@ use peer::raw_host::{Association, set_queues};
 use wire::id::Nsid;
 use wire::pdu::Digests;
 use wire::sqe::{Fuse, Sqe};
+
+use crate::support;
 
 const ONE: Nsid = Nsid::new(1);
 const KIB: usize = 1 << 10;

@@ -1,7 +1,5 @@
 //! Fused pairs of which one command is refused before it is executed. wire §16
 
-mod support;
-
 use nvlane_subsystem::config::TimeoutConfig;
 use peer::queue::{Answer, Move, Queue};
 use wire::id::Nsid;
@@ -26,7 +24,7 @@ fn send_refused(queue: &mut Queue, fuse: Fuse) -> u16 {
 #[test]
 fn a_second_command_that_is_refused_is_not_replaced_by_a_later_one() {
     let missing = Status::ABORTED_MISSING_FUSED.with_dnr();
-    let (_target, mut association) = support::associate(TimeoutConfig::default());
+    let (_target, mut association) = crate::support::associate(TimeoutConfig::default());
     let queue = &mut association.io;
     for fuse in [Fuse::SECOND, Fuse::FIRST, Fuse::NONE] {
         let first = Sqe::compare(ONE, 0, 1).with_fuse(Fuse::FIRST);

@@ -1,15 +1,13 @@
 //! The memcached listener of a running target: partitions on several reactors, many clients at once.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::support::memcached_config;
 use nvlane_subsystem::server::Target;
 use reactor::EngineKind;
-use support::memcached_config;
 
 fn start(threads: u16, storage: &str) -> Target {
     Target::start(&memcached_config(threads, storage)).expect("a target")

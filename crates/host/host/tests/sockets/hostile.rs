@@ -1,16 +1,13 @@
 //! A hostile target: every row of docs/hostile-inputs.md for hosts. Each requires: no panic, no buffer written that
 //! must not be, the right TermReq, and a library that works again once the target behaves.
-#![allow(clippy::cast_possible_truncation)]
-
-mod target;
 
 use std::time::Duration;
 
+use crate::target::{Config, Reaction, Target, connect, finish, options};
 use nvlane_host::{Association, Completion, Error, Failure, LinkError};
 use proto::Violation;
 use proto::host_controller::ControllerError;
 use proto::host_namespaces::Unusable;
-use target::{Config, Reaction, Target, connect, finish, options};
 use wire::U16;
 use wire::cqe::Cqe;
 use wire::id::{Cntlid, Nsid};
@@ -489,7 +486,7 @@ fn a_port_that_speaks_something_else_is_recognised() {
     use std::io::Write;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = nvlane_host::Address::from(listener.local_addr().unwrap())
-        .with_subsystem(target::NQN.parse().unwrap());
+        .with_subsystem(crate::target::NQN.parse().unwrap());
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n");
@@ -510,9 +507,10 @@ fn wrong_addresses_and_names_get_one_clear_line() {
     let closed = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         nvlane_host::Address::from(listener.local_addr().unwrap())
-            .with_subsystem(target::NQN.parse().unwrap())
+            .with_subsystem(crate::target::NQN.parse().unwrap())
     };
-    let unresolved: nvlane_host::Address = format!("no-such-host.invalid/{}", target::NQN).parse().unwrap();
+    let unresolved: nvlane_host::Address =
+        format!("no-such-host.invalid/{}", crate::target::NQN).parse().unwrap();
     for (address, hint) in [
         (wrong_name, "there is no subsystem nqn.2016-06.io.nvlane:other"),
         (closed, "is the target running"),

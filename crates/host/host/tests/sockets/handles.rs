@@ -1,7 +1,4 @@
 //! Blocking and asynchronous namespace handles, cancellation, and discovery.
-#![allow(clippy::cast_possible_truncation)]
-
-mod target;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -11,12 +8,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use crate::target::{Reaction, Target, options};
 use nvlane_host::discovery::{self, Discovery};
 use nvlane_host::{
     Address, AsyncNamespace, BlockRange, BlockingNamespace, Command, DataBuffer, Error, Failure,
     InvalidCommand, Lane,
 };
-use target::{Reaction, Target, options};
 use wire::async_event::AsyncEvent;
 use wire::discovery::{DiscoveryEntry, SubsystemType};
 use wire::feature::Fid;

@@ -1,12 +1,9 @@
 //! Zero-copy writes: their buffers are returned only after the kernel has released them.
-#![allow(clippy::cast_possible_truncation)]
-
-mod target;
 
 use std::time::{Duration, Instant};
 
+use crate::target::{Reaction, Target, connect, finish, options};
 use nvlane_host::{Completion, Failure, Lane, LaneSet, Namespace, Options, ReplayPolicy, Vectored, ZeroCopy};
-use target::{Reaction, Target, connect, finish, options};
 use wire::id::Nsid;
 use wire::opcode::NvmOpcode;
 use wire::pdu::Digests;
