@@ -19,18 +19,23 @@ const NOISY_LANES: u32 = 4;
 const NOISY_DEPTH: u32 = 64;
 
 const ALONE: &str = "alone";
-const UNUSED: &str = "alone, limits not reached";
 const BESIDE: &str = "beside a noisy host";
 const LIMITED: &str = "noisy host limited";
 const GUARANTEED: &str = "quiet host guaranteed";
 /// What is set for the two hosts.
-const NEIGHBOURS: [(&str, Setting); 5] = [
+const NEIGHBOURS: [(&str, Setting); 4] = [
     (ALONE, Setting { noisy: &[], quiet: &[], is_noisy: false }),
-    (UNUSED, Setting { noisy: &[], quiet: &["--iops", "1000000", "--bytes-per-s", "64G"], is_noisy: false }),
     (BESIDE, Setting { noisy: &[], quiet: &[], is_noisy: true }),
     (LIMITED, Setting { noisy: &["--iops", "20000"], quiet: &[], is_noisy: true }),
     (GUARANTEED, Setting { noisy: &[], quiet: &["--min-iops", "25000"], is_noisy: true }),
 ];
+
+const FREE: &str = "32 in flight, no limits";
+const UNUSED: &str = "32 in flight, limits not reached";
+/// One host with 32 reads in flight, without limits and with limits that it does not reach. A closed loop: at 2,000 reads
+/// per second, p99 is what the machine does meanwhile.
+const UNREACHED: [(&str, &[&str]); 2] =
+    [(FREE, &[]), (UNUSED, &["--iops", "10000000", "--bytes-per-s", "64G"])];
 
 /// Limits whose accuracy is measured: name, options, and operations of 4 KiB per second.
 const LIMITS: [(&str, &[&str], f64); 4] = [
@@ -55,7 +60,8 @@ pub(crate) const ABOUT: About = About {
     title: "What do rate limits give a quiet host beside a noisy one?",
     method: "A quiet host reads 4 KiB 2,000 times a second, as a Poisson process, from a null namespace; a noisy one has 4 lanes with 64 reads in \
              flight each. p99 of the quiet host alone, beside the noisy one, with the noisy one limited to 20,000 IOPS (nvlane ctl host set \
-             --iops), and with a rate of 25,000 guaranteed to the quiet one (--min-iops). Limits are set while the target runs. Then 4 lanes \
+             --iops), and with a rate of 25,000 guaranteed to the quiet one (--min-iops). Limits are set while the target runs. Then one host \
+             with 32 reads in flight, without limits and with limits that it does not reach; and 4 lanes \
              with 16 reads in flight each (1 at less than 10,000 IOPS) against a limit of the namespace, on two reactors: the difference to the limit. Target and hosts have \
              a core each; the noisy host shares that of the quiet one, as both would share a network card.",
     claims: &[Claim {
@@ -147,8 +153,9 @@ impl Controlled {
 impl Experiment for Qos {
     fn cells(&self) -> Vec<Cell> {
         let neighbours = NEIGHBOURS.map(|(name, _)| Cell::new(name).with("neighbour", name));
+        let unreached = UNREACHED.map(|(name, _)| Cell::new(name).with("host", name));
         let limits = LIMITS.map(|(name, ..)| Cell::new(format!("limit {name}")).with("limit", name));
-        neighbours.into_iter().chain(limits).collect()
+        neighbours.into_iter().chain(unreached).chain(limits).collect()
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -157,6 +164,14 @@ impl Experiment for Qos {
             target.limit_host(bench, QUIET, setting.quiet)?;
             target.limit_host(bench, NOISY, setting.noisy)?;
             return beside(target, bench, setting.is_noisy);
+        }
+        if let Some((_, limits)) = UNREACHED.into_iter().find(|(name, _)| *name == cell.name) {
+            let target = self.served.get(1, || Controlled::start(bench, 1))?;
+            target.limit_host(bench, QUIET, limits)?;
+            target.limit_host(bench, NOISY, &[])?;
+            let mut load = bench.load("randread", None, IO_BYTES, 32);
+            load.options = options_of(QUIET);
+            return Ok(bench.values_of(&bench.run(&target.served, load)?));
         }
         let (_, limit, rate) = cell.one_of("limit", LIMITS, |limit| limit.0);
         let target = self.served.get(2, || Controlled::start(bench, 2))?;
@@ -174,7 +189,7 @@ impl Experiment for Qos {
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let ratio = |cell: &str| measured.ratio(cell, ALONE, "p99_us");
-        headlines.push("unused_limits_p99_ratio", ratio(UNUSED), Some(UNUSED_P99));
+        headlines.push("unused_limits_p99_ratio", measured.ratio(UNUSED, FREE, "p99_us"), Some(UNUSED_P99));
         headlines.tell("noisy_p99_ratio", ratio(BESIDE));
         headlines.tell("limited_p99_ratio", ratio(LIMITED));
         headlines.tell("guaranteed_p99_ratio", ratio(GUARANTEED));
