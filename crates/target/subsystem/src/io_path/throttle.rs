@@ -95,10 +95,10 @@ struct Ring {
 }
 
 /// The tokens of one quantity that a reactor has.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Credit {
-    /// Below 0 for what was not known beforehand.
-    tokens: i128,
+    /// Below 0 for what was not known beforehand. Of a quantity without a rate there are always enough.
+    tokens: i64,
     /// A lot that was reserved: when it may be used, ns, and its size.
     coming: Option<(u64, u64)>,
 }
@@ -130,10 +130,14 @@ pub(crate) struct Released {
 
 impl Local {
     fn new(meter: Arc<Meter>) -> Self {
+        let credit = |quantity| match meter.per_s(quantity) {
+            Some(_) => Credit { tokens: 0, coming: None },
+            None => Credit { tokens: i64::MAX, coming: None },
+        };
         Self {
-            meter,
             window: None,
-            credits: <_>::default(),
+            credits: std::array::from_fn(credit),
+            meter,
             rings: <_>::default(),
             turn: (false, 0),
             lines: 0,
@@ -172,6 +176,10 @@ impl Local {
             self.rings.iter_mut().for_each(|ring| (ring.ready_ns, ring.is_shared) = (ready_ns, true));
             return has_taken;
         }
+        if self.credits.iter().zip(work.amounts()).all(|(credit, amount)| credit.has(amount)) {
+            self.debit(work);
+            return true;
+        }
         let (meter, mut ready_ns, mut is_shared) = (&self.meter, 0, false);
         let (lines, mut has_lot) = (self.lines.max(1) as u64, false);
         let each = self.credits.iter_mut().zip(work.amounts()).enumerate();
@@ -207,26 +215,29 @@ impl Local {
 
     /// Takes what a command has used.
     fn debit(&mut self, work: Work) {
-        for (quantity, (credit, amount)) in self.credits.iter_mut().zip(work.amounts()).enumerate() {
-            if amount > 0 && self.meter.per_s(quantity).is_some() {
-                credit.tokens = credit.tokens.saturating_sub(amount.into());
-            }
+        for (credit, amount) in self.credits.iter_mut().zip(work.amounts()) {
+            credit.tokens = credit.tokens.saturating_sub_unsigned(amount);
         }
     }
 }
 
 impl Credit {
+    fn has(&self, amount: u64) -> bool {
+        u64::try_from(self.tokens).is_ok_and(|tokens| tokens >= amount)
+    }
+
     /// Sees to it that there are `amount` tokens. Returns when there will be, ns.
     fn gather(&mut self, amount: u64, now_ns: u64, mut reserve: impl FnMut(u64) -> (u64, u64)) -> u64 {
         loop {
             if let Some((_, lot)) = self.coming.take_if(|(at_ns, _)| *at_ns <= now_ns) {
-                self.tokens = self.tokens.saturating_add(lot.into());
+                self.tokens = self.tokens.saturating_add_unsigned(lot);
             }
-            let short = i128::from(amount).saturating_sub(self.tokens);
             match self.coming {
-                _ if short <= 0 => return now_ns,
+                _ if self.has(amount) => return now_ns,
                 Some((at_ns, _)) => return at_ns,
-                None => self.coming = Some(reserve(u64::try_from(short).unwrap_or(u64::MAX))),
+                None => {
+                    self.coming = Some(reserve(amount.saturating_add_signed(self.tokens.saturating_neg())));
+                }
             }
         }
     }
