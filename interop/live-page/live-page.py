@@ -127,7 +127,9 @@ def judge(browser, processes):
     browser.wait(text % "events" + ".includes('target restarted')", "an event of the restart")
     foreign = [address for address in browser.requests() if not address.startswith(page)]
     assert not foreign, foreign
-    complaints = [line for line in browser.complaints() if "ERR_CONNECTION" not in line]
+    # A target that is gone; and on a machine with other work a reactor may have no time to answer (503), which the page shows.
+    expected = ["ERR_CONNECTION", "status of 503"]
+    complaints = [line for line in browser.complaints() if not any(part in line for part in expected)]
     assert not complaints, complaints
 
 
