@@ -1,9 +1,10 @@
 // What kubelet and its attacher ask of the driver for a volume with files, for its copies and for a block volume, with the data
 // checked at each step: csi-sanity mounts volumes, and looks at nothing in them.
 //
-// kubelet ENDPOINT DIRECTORY [controller]
+// kubelet ENDPOINT DIRECTORY [controller | shared KEYS | own KEYS]
 //
-// With "controller", nothing is mounted.
+// With "controller", nothing is mounted. With "shared" and "own", the node authenticates to the target, with secrets of Kubernetes
+// or with the driver's own files: those of the directory KEYS.
 package main
 
 import (
@@ -11,8 +12,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	csi "github.com/container-storage-interface/spec/lib/go/csi"
@@ -35,6 +38,10 @@ type volume struct {
 	id         string
 	capability *csi.VolumeCapability
 	context    map[string]string
+	// What the driver has said of it when it was created.
+	attributes map[string]string
+	// What Kubernetes has of its Secret for the node.
+	secrets map[string]string
 }
 
 func background() context.Context { return context.Background() }
@@ -71,26 +78,42 @@ func blocks() *csi.VolumeCapability {
 }
 
 func (c *cluster) create(name string, bytes int64, capability *csi.VolumeCapability, source *csi.VolumeContentSource) *volume {
+	return c.createOf(nil, name, bytes, capability, source)
+}
+
+// Creates a volume of a class with these parameters.
+func (c *cluster) createOf(
+	class map[string]string, name string, bytes int64, capability *csi.VolumeCapability, source *csi.VolumeContentSource,
+) *volume {
 	answer, err := c.CreateVolume(background(), &csi.CreateVolumeRequest{
 		Name: name, VolumeCapabilities: []*csi.VolumeCapability{capability}, VolumeContentSource: source,
-		CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, Parameters: class,
 	})
 	must(err, "create %s", name)
-	return &volume{id: answer.Volume.VolumeId, capability: capability}
+	return &volume{id: answer.Volume.VolumeId, capability: capability, attributes: answer.Volume.VolumeContext}
 }
 
 // Publishes a volume to the node, and stages it there.
 func (c *cluster) attach(v *volume, name string, readonly bool) {
+	c.publish(v, readonly)
+	must(c.stage(v, name), "stage %s", v.id)
+}
+
+func (c *cluster) publish(v *volume, readonly bool) {
 	answer, err := c.ControllerPublishVolume(background(), &csi.ControllerPublishVolumeRequest{
-		VolumeId: v.id, NodeId: c.node, VolumeCapability: v.capability, Readonly: readonly,
+		VolumeId: v.id, NodeId: c.node, VolumeCapability: v.capability, Readonly: readonly, VolumeContext: v.attributes,
 	})
 	must(err, "publish %s to the node", v.id)
 	v.context = answer.PublishContext
+}
+
+func (c *cluster) stage(v *volume, name string) error {
 	must(os.MkdirAll(c.staging(name), 0o700), "the staging path")
-	_, err = c.NodeStageVolume(background(), &csi.NodeStageVolumeRequest{
+	_, err := c.NodeStageVolume(background(), &csi.NodeStageVolumeRequest{
 		VolumeId: v.id, PublishContext: v.context, StagingTargetPath: c.staging(name), VolumeCapability: v.capability,
+		VolumeContext: v.attributes, Secrets: v.secrets,
 	})
-	must(err, "stage %s", v.id)
+	return err
 }
 
 func (c *cluster) detach(v *volume, name string) {
@@ -106,7 +129,7 @@ func (c *cluster) pod(name string) string     { return filepath.Join(c.dir, "pod
 func (c *cluster) mount(v *volume, staged, pod string, readonly bool) error {
 	_, err := c.NodePublishVolume(background(), &csi.NodePublishVolumeRequest{
 		VolumeId: v.id, PublishContext: v.context, StagingTargetPath: c.staging(staged), TargetPath: c.pod(pod),
-		VolumeCapability: v.capability, Readonly: readonly,
+		VolumeCapability: v.capability, Readonly: readonly, VolumeContext: v.attributes,
 	})
 	return err
 }
@@ -283,19 +306,96 @@ func (c *cluster) twoNodes() {
 	fmt.Println("two nodes ok")
 }
 
+// The secret in a file.
+func secretIn(path string) string {
+	text, err := os.ReadFile(path)
+	must(err, "a secret")
+	return strings.TrimSpace(string(text))
+}
+
+// Controllers of the kernel's host that lead to this subsystem.
+func controllersOf(nqn string) []string {
+	all, err := filepath.Glob("/sys/class/nvme/nvme*/subsysnqn")
+	must(err, "the host's controllers")
+	var found []string
+	for _, path := range all {
+		if text, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(text)) == nqn {
+			found = append(found, filepath.Dir(path))
+		}
+	}
+	return found
+}
+
+// Connects as a program that knows the node's name and no secret.
+func (c *cluster) strangerConnects(v *volume) error {
+	fabrics, err := os.OpenFile("/dev/nvme-fabrics", os.O_RDWR, 0)
+	must(err, "/dev/nvme-fabrics")
+	defer fabrics.Close()
+	host, port, err := net.SplitHostPort(v.context["addresses"])
+	must(err, "the address")
+	_, err = fmt.Fprintf(fabrics, "nqn=%s,transport=tcp,traddr=%s,trsvcid=%s,hostnqn=%s", v.context["nqn"], host, port, c.node)
+	return err
+}
+
+// A volume of a class whose nodes authenticate, and the target to them: nobody else has it, and it has files like any other.
+func (c *cluster) authenticated(class, secrets map[string]string, host string) {
+	v := c.createOf(class, "secret", 64*mib, files("ext4", csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER), nil)
+	c.publish(v, false)
+	if secrets != nil {
+		refused(c.stage(v, "secret"), codes.FailedPrecondition, "stage without a secret")
+		v.secrets = map[string]string{"dhchapSecret": secrets["dhchapCtrlSecret"], "dhchapCtrlSecret": secrets["dhchapCtrlSecret"]}
+		refused(c.stage(v, "secret"), codes.Unavailable, "stage with another secret")
+		v.secrets = map[string]string{"dhchapSecret": secrets["dhchapSecret"], "dhchapCtrlSecret": secrets["dhchapSecret"]}
+		refused(c.stage(v, "secret"), codes.Unavailable, "stage with a target that does not know its secret")
+	}
+	check(c.strangerConnects(v) != nil, "a host that only knows the node's name is refused")
+	check(len(controllersOf(v.context["nqn"])) == 0, "nothing is connected")
+	v.secrets = secrets
+	must(c.stage(v, "secret"), "stage")
+	connected := controllersOf(v.context["nqn"])
+	check(len(connected) == 1, "it is connected once: %v", connected)
+	check(secretIn(connected[0]+"/dhchap_secret") == host, "with the secret")
+	must(c.mount(v, "secret", "secret", false), "mount")
+	write(c.pod("secret")+"/file", "secret")
+	c.unmount(v, "secret")
+	c.detach(v, "secret")
+	c.attach(v, "secret", false)
+	must(c.mount(v, "secret", "secret", false), "mount again")
+	reads(c.pod("secret")+"/file", "secret")
+	c.unmount(v, "secret")
+	c.detach(v, "secret")
+	check(len(controllersOf(v.context["nqn"])) == 0, "it is disconnected")
+	c.delete(v)
+	fmt.Println("authentication ok")
+}
+
 func main() {
-	check(len(os.Args) >= 3, "kubelet ENDPOINT DIRECTORY [controller]")
+	check(len(os.Args) >= 3, "kubelet ENDPOINT DIRECTORY [controller | shared KEYS | own KEYS]")
 	connection, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(err, "connect")
 	c := &cluster{ControllerClient: csi.NewControllerClient(connection), NodeClient: csi.NewNodeClient(connection), dir: os.Args[2]}
 	info, err := c.NodeGetInfo(background(), &csi.NodeGetInfoRequest{})
 	must(err, "the node")
 	c.node = info.NodeId
-	c.twoNodes()
-	if len(os.Args) == 3 {
+	keys := os.Args[len(os.Args)-1]
+	target := "file:" + keys + "/target.key"
+	switch what := append(os.Args, "all")[3]; what {
+	case "all":
+		c.twoNodes()
 		c.filesOf("ext4", 64*mib)
 		c.filesOf("xfs", 512*mib)
 		c.block()
+	case "controller":
+		c.twoNodes()
+	case "shared":
+		secrets := map[string]string{"dhchapSecret": secretIn(keys + "/nodes.key"), "dhchapCtrlSecret": secretIn(keys + "/target.key")}
+		class := map[string]string{"dhchapSecret": "file:" + keys + "/nodes.key", "dhchapCtrlSecret": target}
+		c.authenticated(class, secrets, secrets["dhchapSecret"])
+	case "own":
+		class := map[string]string{"dhchapSecret": "file:" + keys + "/nodes/{node}.key", "dhchapCtrlSecret": target}
+		c.authenticated(class, nil, secretIn(keys+"/nodes/"+c.node+".key"))
+	default:
+		must(errors.New("it is not known"), "%s", what)
 	}
 	left, err := c.ListVolumes(background(), &csi.ListVolumesRequest{})
 	must(err, "list")

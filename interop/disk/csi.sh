@@ -2,7 +2,7 @@
 # Kubernetes' volumes on this node: the kernel connects to volumes of a pool on XFS, which shares blocks, and mounts them, as
 # csi-sanity asks for, all of its tests, with files and as block devices. Then volumes with ext4 and XFS are written, grown, copied
 # beside themselves, mounted read-only and moved, their files checked at each step, and a block volume; and again after the driver
-# was killed.
+# was killed. Last, the kernel authenticates with a Secret of Kubernetes, and with the node's own files.
 . /lab/lib.sh
 
 stand_in && skip 'nothing stands in for nvlane target'
@@ -32,7 +32,8 @@ starts=0
 is_serving() { [ "$(grep -c 'driver serves' /tmp/csi.log)" = $starts ]; }
 driver() {
     starts=$((starts + 1))
-    /tmp/nvlane-csi csi --endpoint unix:/tmp/csi.sock --control /tmp/control.sock --mode both --node-id $node >>/tmp/csi.log 2>&1 &
+    /tmp/nvlane-csi csi --endpoint unix:/tmp/csi.sock --control /tmp/control.sock --mode both --node-id $node "$@" \
+        >>/tmp/csi.log 2>&1 &
     DRIVER=$!
     wait_for 30 is_serving
 }
@@ -57,9 +58,32 @@ kill -KILL $DRIVER
 wait $DRIVER || true
 driver
 /tmp/kubelet unix:/tmp/csi.sock /tmp/nodes >/dev/null || { tail -n 40 /tmp/csi.log; fail 'after the driver was killed'; }
-kill $DRIVER
-wait $DRIVER || fail 'the driver'
-[ ! -e /tmp/csi.sock ] || fail 'the socket is left'
+stop_driver() {
+    kill $DRIVER
+    wait $DRIVER || fail 'the driver'
+    [ ! -e /tmp/csi.sock ] || fail 'the socket is left'
+}
+if grep -Eq '^CONFIG_NVME(_HOST)?_AUTH=' "/lib/modules/$(uname -r)/config"; then
+    # The kernel is going to complain of refused secrets: what it has said until now is looked at first.
+    said=$(dmesg --level=emerg,alert,crit,err,warn | sed '1,\|behaviour disk/csi starts|d' | grep -E 'nvme|I/O error|BUG:|WARNING:|EXT4-fs|XFS' || true)
+    [ -z "$said" ] || fail "the kernel complains: $said"
+    expect_disruption
+    keys=/tmp/keys
+    mkdir -p $keys/nodes
+    for name in nodes target nodes/$node; do
+        ( umask 077; /tmp/nvlane keys generate >$keys/$name.key )
+    done
+    authenticated() { /tmp/kubelet unix:/tmp/csi.sock /tmp/nodes "$@" $keys || { tail -n 40 /tmp/csi.log; fail "authentication, $1"; }; }
+    authenticated shared
+    stop_driver
+    driver --dhchap-secret $keys/nodes/$node.key --dhchap-ctrl-secret $keys/target.key
+    authenticated own
+    ! grep -q DHHC /tmp/csi.log /tmp/target.log /tmp/nvlane.toml.changes || fail 'a secret is written somewhere'
+    say 'authentication'
+else
+    say 'this kernel is built without authentication'
+fi
+stop_driver
 kill $TARGET
 wait $TARGET || fail 'the target'
 umount /tmp/pool
