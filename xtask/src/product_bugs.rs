@@ -156,10 +156,10 @@ impl Programs {
         let build = |arguments: &[&str]| {
             let mut command = cargo_in_copy(arguments);
             // Release builds have no debug assertions, so none may find a bug here.
-            for setting in ["debug-assertions=false", "overflow-checks=false", "debug='none'"] {
+            for setting in ["debug-assertions=false", "overflow-checks=false"] {
                 command.args(["--config", &format!("profile.dev.{setting}")]);
             }
-            for setting in ["debug-assertions=true", "overflow-checks=true", "debug='line-tables-only'"] {
+            for setting in ["debug-assertions=true", "overflow-checks=true"] {
                 command.args(["--config", &format!("profile.dev.package.'*'.{setting}")]);
             }
             command
