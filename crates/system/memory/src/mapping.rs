@@ -5,6 +5,14 @@ mod pages;
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Address space for all reservations of the process. The rest of what x86-64 and arm64 have for a process, 128 TiB, is for
+/// threads, buffers and the allocator, which could get nothing otherwise.
+const SPACE_BYTES: usize = 96 << 40;
+
+/// The sum of all reservations.
+static RESERVED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zero-filled memory that belongs to the process until it is dropped.
 pub(crate) struct Mapping {
@@ -13,6 +21,15 @@ pub(crate) struct Mapping {
     /// The mapping as the system made it, of which the above is the aligned part.
     whole: (NonNull<u8>, usize),
     page_bytes: usize,
+    /// Its part of [`RESERVED_BYTES`].
+    reserved: usize,
+}
+
+/// Bytes to reserve for `bytes` that are needed at once and up to `bytes_max` later, of `left`: a 512th, so that thousands of
+/// reservations have room to grow, or twice what is needed if that is no more than a sixteenth.
+fn reservation(bytes: usize, bytes_max: usize, left: usize) -> usize {
+    let share = (left / 512).max(bytes.saturating_mul(2).min(left / 16));
+    bytes_max.min(share).max(bytes)
 }
 
 /// Bytes of a page of the running kernel.
@@ -50,21 +67,26 @@ impl Mapping {
         let before = whole.align_offset(alignment);
         // SAFETY: fewer than `alignment` bytes in, which the mapping is longer by unless the system aligned it.
         let start = unsafe { whole.add(before) };
-        Ok(Self { start, length, whole: (whole, mapped), page_bytes })
+        Ok(Self { start, length, whole: (whole, mapped), page_bytes, reserved: 0 })
     }
 
-    /// Reserves address space for `bytes` (not 0), and for up to `bytes_max` as far as the system lets us; both are
-    /// multiples of `alignment`. None of it may be touched before [`open`](Self::open).
+    /// Reserves address space for `bytes` (not 0), and for up to `bytes_max` as far as the system lets us and others
+    /// have left it; both are multiples of `alignment`. None of it may be touched before [`open`](Self::open).
     pub(crate) fn reserve(
         bytes: usize,
         bytes_max: usize,
         alignment: usize,
         page_bytes: usize,
     ) -> io::Result<Self> {
-        let mut reserved = bytes_max.max(bytes);
+        let left = SPACE_BYTES.saturating_sub(RESERVED_BYTES.load(Ordering::Relaxed));
+        let mut reserved = (reservation(bytes, bytes_max, left) / alignment * alignment).max(bytes);
         loop {
             match Self::with_pages(reserved, alignment, false, page_bytes) {
-                Ok(mapping) => return Ok(mapping),
+                Ok(mut mapping) => {
+                    RESERVED_BYTES.fetch_add(reserved, Ordering::Relaxed);
+                    mapping.reserved = reserved;
+                    return Ok(mapping);
+                }
                 Err(error) if reserved == bytes => return Err(error),
                 Err(_) => reserved = (reserved / 2 / alignment * alignment).max(bytes),
             }
@@ -153,6 +175,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        RESERVED_BYTES.fetch_sub(self.reserved, Ordering::Relaxed);
         let (start, length) = self.whole;
         // SAFETY: reserved by `new` with this length; nothing refers to it any more.
         unsafe { pages::release(start, length) };
@@ -227,6 +250,29 @@ mod tests {
                 unsafe { mapping.at(at).as_ptr().write_volatile(1) };
             }
         }
+    }
+
+    #[test]
+    fn thousands_of_reservations_have_room_to_grow() {
+        let (bytes, bytes_max) = (1 << 20, 1 << 40);
+        let mut left = SPACE_BYTES;
+        for index in 0..4096 {
+            let reserved = reservation(bytes, bytes_max, left);
+            assert!(reserved >= if index < 300 { 64 << 30 } else { 2 * bytes }, "{index}: {reserved}");
+            left = left.checked_sub(reserved).expect("address space is left");
+        }
+        assert_eq!(reservation(bytes, 2 * bytes, SPACE_BYTES), 2 * bytes, "no more than is wanted");
+        assert_eq!(reservation(1 << 40, 16 << 40, SPACE_BYTES), 2 << 40, "the large may double");
+        assert_eq!(reservation(1 << 40, 16 << 40, 0), 1 << 40, "what is needed at once is tried");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "address space is memory to Miri")]
+    fn hundreds_of_reservations_leave_address_space_to_others() {
+        let many: Vec<Mapping> =
+            (0..300).map(|_| Mapping::reserve(1 << 20, 1 << 40, 4096, page_bytes()).unwrap()).collect();
+        assert!(many.iter().all(|mapping| mapping.len() >= 32 << 30), "{}", many[299].len());
+        assert!(Mapping::with_pages(16 << 40, 4096, false, page_bytes()).is_ok());
     }
 
     #[test]

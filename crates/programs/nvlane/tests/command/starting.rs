@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Ended, nvlane, run};
+use crate::support::{Ended, Target, nvlane, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -85,6 +85,14 @@ fn writer_of(pipe: &Path) -> fs::File {
 }
 
 const CONFIG: &str = "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:started\"\nhosts = \"any\"\n[[subsystem.namespace]]\nstorage = \"ram:1M\"\n";
+
+/// Address space that each of them reserves to grow in must not be all that there is.
+#[test]
+fn three_hundred_namespaces_of_memory_leave_address_space_to_reactors() {
+    let target = Target::serving(&["ram:1M"; 300]);
+    let listed = run(["list", target.place(), "-o", "json"]).json();
+    assert_eq!(listed["Devices"].as_array().map(Vec::len), Some(300));
+}
 
 /// logrotate at boot, or a manager that reloads what it has just started.
 #[test]
