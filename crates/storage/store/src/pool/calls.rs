@@ -243,7 +243,25 @@ pub(super) fn can_share(directory: &Path) -> bool {
         rustix::fs::ioctl_ficlone(&other, &one)?;
         io::Result::Ok(())
     };
-    tried().is_ok()
+    // The field has another type on other machines.
+    #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast)]
+    let magic = || Some(rustix::fs::statfs(directory).ok()?.f_type as u64 & 0xffff_ffff);
+    shares(&tried(), magic)
+}
+
+/// Whether a file system shares blocks, by what a trial has ended with. One that is full cannot be tried: then those of a kind that
+/// has it do, also XFS, whatever it was made with.
+pub(super) fn shares(tried: &io::Result<()>, magic: impl FnOnce() -> Option<u64>) -> bool {
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683e;
+    const BCACHEFS: u64 = 0xca45_1a4e;
+    match tried {
+        Ok(()) => true,
+        Err(error) => {
+            let is_full = matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT));
+            is_full && matches!(magic(), Some(XFS | BTRFS | BCACHEFS))
+        }
+    }
 }
 
 /// A pool's calls, for content that is put in place as a whole.

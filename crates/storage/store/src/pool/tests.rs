@@ -92,6 +92,16 @@ fn names(pool: &mut Pool) -> Vec<String> {
 }
 
 #[test]
+fn a_full_file_system_shares_blocks_if_its_kind_does() {
+    let (xfs, ext4) = (|| Some(0x5846_5342), || Some(0xef53));
+    let ended = |errno: Errno| io::Result::<()>::Err(errno.into());
+    assert!(calls::shares(&Ok(()), ext4));
+    assert!(calls::shares(&ended(Errno::NOSPC), xfs) && calls::shares(&ended(Errno::DQUOT), xfs));
+    assert!(!calls::shares(&ended(Errno::NOSPC), ext4) && !calls::shares(&ended(Errno::NOSPC), || None));
+    assert!(!calls::shares(&ended(Errno::OPNOTSUPP), xfs), "XFS without reflink");
+}
+
+#[test]
 fn a_volume_is_made_grown_and_removed() {
     let directory = directory();
     let mut pool = pool(&directory);
