@@ -8,6 +8,7 @@ mod network;
 mod running;
 mod storage;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -126,6 +127,12 @@ impl Subject {
         }
     }
 
+    /// The configuration of the running target.
+    pub(crate) fn running_config(&mut self) -> Option<TargetConfig> {
+        let answer = self.call("export").ok()?;
+        Some(ConfigFile::parse("the running configuration", answer["toml"].as_str()?).ok()?.config)
+    }
+
     /// The process of the running target.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.target.as_ref()?.1.as_ref().ok()?.pid()
@@ -156,20 +163,25 @@ pub(crate) fn examine(subject: &mut Subject) -> Report {
     let mut findings = kernel::examine(&subject.machine, subject.config());
     findings.extend(limits::examine(&subject.machine, subject.config(), subject.pid()));
     findings.extend(network::examine(&subject.machine, subject.config()));
-    findings.extend(within(STORAGE_TIME, of_storage(subject)));
+    let running = subject.running_config();
+    findings.extend(within(STORAGE_TIME, of_storage(subject, running)));
     findings.extend(running::examine(subject));
     let worst = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     Report { version: env!("CARGO_PKG_VERSION"), worst, findings }
 }
 
-/// What looks at configuration and storage.
-fn of_storage(subject: &Subject) -> impl FnOnce() -> Vec<Finding> + Send + 'static {
+/// What looks at the configuration, and at the storage of the file and of the running target, which may have more.
+fn of_storage(
+    subject: &Subject,
+    running: Option<TargetConfig>,
+) -> impl FnOnce() -> Vec<Finding> + Send + 'static {
     let (path, file) = (subject.path.clone(), subject.file.clone());
+    let configs: Vec<TargetConfig> = subject.config().cloned().into_iter().chain(running).collect();
     move || {
         let mut findings = configuration::examine(path.as_deref(), file.as_ref());
-        if let Some(Ok(file)) = &file {
-            findings.extend(storage::examine(&file.config));
-        }
+        let mut seen = HashSet::new();
+        let of_storage = configs.iter().flat_map(storage::examine);
+        findings.extend(of_storage.filter(|finding| seen.insert((finding.check, finding.what.clone()))));
         findings
     }
 }

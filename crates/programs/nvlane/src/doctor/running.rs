@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::finding::Finding;
 use super::network::is_listened_at;
 use super::{Subject, shell};
+use crate::human_size::HumanSize;
 
 pub(super) fn examine(subject: &mut Subject) -> Vec<Finding> {
     const CHECK: &str = "target";
@@ -34,6 +35,8 @@ pub(super) fn examine(subject: &mut Subject) -> Vec<Finding> {
             Ok(state) => {
                 findings.push(Finding::ok(CHECK, format!("it runs{pid}")));
                 findings.extend(of_state(&state));
+                // A target of an earlier version has none.
+                findings.extend(subject.call("pool_list").iter().flat_map(of_pools));
             }
             Err(why) => findings.push(
                 Finding::error(CHECK, format!("it runs{pid}, and does not answer: {why}"))
@@ -88,6 +91,20 @@ fn of_state(state: &Value) -> Vec<Finding> {
                         .change("repair its storage, then have it opened again")
                         .by("nvlane ctl reload"),
                 );
+            } else if namespace["write_protected"] == true {
+                findings.push(
+                    Finding::error("namespace", format!("{name}: its storage has become read-only"))
+                        .because("writes fail; a file system turns read-only when its disk fails")
+                        .change("repair its storage, then have it opened again")
+                        .by("nvlane ctl reload"),
+                );
+            } else if namespace["full"] == true {
+                findings.push(
+                    Finding::error("namespace", format!("{name}: its storage has no space left"))
+                        .because("writes to blocks without space end with Capacity Exceeded")
+                        .change("make room, or grow the file system")
+                        .by("df -h    # and nvlane ctl pool list"),
+                );
             }
         }
     }
@@ -112,6 +129,32 @@ fn of_state(state: &Value) -> Vec<Finding> {
     findings
 }
 
+/// Pools of volumes, as the target lists them.
+fn of_pools(pools: &Value) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for pool in list(pools, "objects") {
+        let name = pool["name"].as_str().unwrap_or("?");
+        if let Some(error) = pool["error"].as_str() {
+            findings.push(
+                Finding::error("pool", format!("{name} cannot be read: {error}"))
+                    .because("its volumes cannot be listed, made or changed")
+                    .change("mount its file system, or give the target's user its directory")
+                    .by("nvlane ctl pool list"),
+            );
+        } else if pool["is_low"] == true {
+            let [left, total] =
+                ["left", "total"].map(|key| HumanSize(pool[key].as_u64().unwrap_or(0).into()));
+            findings.push(
+                Finding::warning("pool", format!("{name} has {left} of {total} left"))
+                    .because("writes end with Capacity Exceeded once there is none")
+                    .change("delete volumes or snapshots, have hosts deallocate (fstrim), or grow the file system or quota")
+                    .by("nvlane ctl volume list; nvlane ctl snapshot list"),
+            );
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -119,10 +162,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_namespace_and_a_failed_audit_log_are_errors() {
+    fn what_is_closed_full_or_failing_is_found() {
         let state = json!({
             "subsystems": [{ "nqn": "nqn.x", "namespaces": [
-                { "nsid": 1, "closed": null }, { "nsid": 2, "closed": "a flush has failed" }
+                { "nsid": 1, "closed": null }, { "nsid": 2, "closed": "a flush has failed" },
+                { "nsid": 3, "closed": null, "write_protected": false, "full": true },
+                { "nsid": 4, "closed": null, "write_protected": true, "full": false },
             ] }],
             "reactors": [{ "buffers": { "waited_count": 3 } }, { "buffers": { "waited_count": 4 } }],
             "audit": { "error": "No space left on device" },
@@ -130,11 +175,30 @@ mod tests {
         let shown: String = of_state(&state).iter().map(ToString::to_string).collect();
         for text in [
             "error    namespace: nqn.x namespace 2 is closed: a flush has failed",
+            "error    namespace: nqn.x namespace 3: its storage has no space left",
+            "error    namespace: nqn.x namespace 4: its storage has become read-only",
             "7 commands have waited",
             "No space left",
         ] {
             assert!(shown.contains(text), "{shown}");
         }
         assert!(!shown.contains("namespace 1") && of_state(&json!({})).is_empty());
+    }
+
+    #[test]
+    fn pools_with_little_space_and_without_their_directory_are_found() {
+        let pools = json!({ "objects": [
+            { "name": "fast", "error": null, "left": 20480, "total": 1 << 30, "is_low": true },
+            { "name": "slow", "error": null, "left": 1 << 30, "total": 1 << 30, "is_low": false },
+            { "name": "gone", "error": "No such file or directory" },
+        ] });
+        let shown: String = of_pools(&pools).iter().map(ToString::to_string).collect();
+        for text in [
+            "warning  pool: fast has 20 KiB of 1 GiB left",
+            "error    pool: gone cannot be read: No such file",
+        ] {
+            assert!(shown.contains(text), "{shown}");
+        }
+        assert!(!shown.contains("slow") && of_pools(&json!({})).is_empty());
     }
 }

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open, statfs};
-use store::{Size, Source, Spec};
+use store::{Source, Spec};
 use subsystem::config::TargetConfig;
 
 use super::finding::Finding;
 use super::shell;
+use crate::human_size::HumanSize;
 
 /// A file system.
 #[derive(Clone, Copy)]
@@ -78,8 +79,8 @@ fn of_spec(spec: &Spec) -> Vec<Finding> {
                     format!(
                         "{} can grow by {}, and its file system has {} free",
                         path.display(),
-                        Size(missing),
-                        Size(free)
+                        HumanSize(missing.into()),
+                        HumanSize(free.into())
                     ),
                 )
                 .because("writes end with Capacity Exceeded once the file system is full")

@@ -105,7 +105,7 @@ fn a_volume_grows_under_its_hosts_and_is_there_after_a_kill() {
 }
 
 #[test]
-fn a_pool_that_is_low_or_gone_is_in_the_log_and_in_the_state() {
+fn a_pool_that_is_low_or_gone_is_in_the_log_and_in_the_state_and_found_by_doctor() {
     let (directory, target) = started("space_low = \"90%\"\nquota = \"64M\"");
     let quota = target.ctl(&["volume", "create", "fast/large", "--size", "65M"]);
     assert!(quota.code == 1 && quota.stderr.contains("past its quota"), "{}", quota.stderr);
@@ -122,7 +122,12 @@ fn a_pool_that_is_low_or_gone_is_in_the_log_and_in_the_state() {
     eventually("pool fast has little space left");
     let pool = &target.json(&["pool", "list"])["objects"][0];
     assert_eq!((&pool["is_low"], &pool["quota"]), (&json!(true), &json!(64 << 20)));
+    let found = |target: &Target| {
+        run(["doctor", "--quiet", "--control", &target.path("control.sock").display().to_string()]).stdout
+    };
+    assert!(found(&target).contains("warning  pool: fast has "), "{}", found(&target));
     target.ctl(&["pool", "set", "fast", "--space-low", "1%"]).text();
+    assert!(!found(&target).contains("pool: fast"), "{}", found(&target));
     assert_eq!(target.json(&["pool", "list"])["objects"][0]["is_low"], false);
     let added = target.ctl(&["pool", "add", "slow", "--dir", "/no/such/directory"]);
     assert!(added.code == 1 && added.stderr.contains("No such file"), "{}", added.stderr);
