@@ -162,11 +162,14 @@ impl Machine for LinuxMachine {
             }
         }
         if connected_count == 0 {
-            return Err(Status::unavailable(format!(
-                "cannot connect to {}: {}",
-                export.nqn,
-                failed.join("; ")
-            )));
+            let hint = match export.secrets.host.is_some() {
+                true => {
+                    " (with a secret, which may be another one than the target has: see the kernel's log of the node)"
+                }
+                false => "",
+            };
+            let failed = failed.join("; ");
+            return Err(Status::unavailable(format!("cannot connect to {}: {failed}{hint}", export.nqn)));
         }
         let deadline = Instant::now() + DEVICE_TIME;
         loop {
