@@ -88,6 +88,7 @@ fn a_limit_is_for_all_reactors_together() {
     ] {
         for lanes in [[1, 0], [1, 1], [4, 1], [12, 3]] {
             let mut reactors = Reactors::new(&[limits], 2);
+            let count_max = (4 * rate + 4 * rate / 50) / READ.amounts()[quantity];
             // Each lane has 8 commands that wait, always.
             let fill = |reactors: &mut Reactors| {
                 for (reactor, &lanes) in lanes.iter().enumerate() {
@@ -96,6 +97,9 @@ fn a_limit_is_for_all_reactors_together() {
                         let waits = |(other, ..): &&(LineKey, Ticket, Work)| *other == key;
                         while reactors.waiting[reactor].iter().filter(waits).count() < 8 {
                             reactors.arrive(reactor, lane, [Some(0), None, None], READ);
+                            // Without a limit none would ever wait.
+                            let count = reactors.begun.len() as u64;
+                            assert!(count <= count_max, "more than {count_max} by {lanes:?}");
                         }
                     }
                 }
