@@ -11,12 +11,13 @@
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use host::{BlockRange, Command, Completion, Failure, Lane, Namespace, Status, WaitBeside};
 use rustix::io::{Errno as SystemErrno, readv};
 
 use crate::buffers::{Buffer, Pool};
+use crate::failure_log::FailureLog;
 use crate::flush_ledger::FlushMember;
 use crate::nbd::{CommandFlags, Errno, Refusal, ReplyHead, Request, RequestViolation, Session, Task};
 use crate::outgoing::Outgoing;
@@ -32,9 +33,6 @@ const DIRECT_BYTES: usize = 8 << 10;
 
 /// Longest sleep: whether the server ends is looked at after each.
 const SLEEP: Duration = Duration::from_secs(3600);
-
-/// Shortest time between two log lines about failures of one connection.
-const LOG_TIME: Duration = Duration::from_secs(1);
 
 const FAILED: Refusal = Refusal::new(Errno::Io, "the command failed; the bridge's log says why");
 const LOST: Refusal =
@@ -141,8 +139,7 @@ struct State<'a> {
     may_receive: bool,
     /// No more requests: the client has ended, or is gone.
     is_ended: bool,
-    logged: Option<Instant>,
-    unlogged: u64,
+    log: FailureLog,
 }
 
 /// Serves a connection until its end. `first` are bytes that have arrived behind the handshake.
@@ -185,8 +182,7 @@ pub(crate) fn serve(
         outgoing: Outgoing::new(),
         may_receive: true,
         is_ended: false,
-        logged: None,
-        unlogged: 0,
+        log: FailureLog::default(),
     };
     let served = state.run(lane, is_ending);
     state.tell_unlogged();
@@ -638,18 +634,13 @@ impl State<'_> {
     /// Logs a failure, at most one a second.
     #[cold]
     fn log(&mut self, failure: Failure, task: Task) {
-        let now = Instant::now();
-        if self.logged.is_some_and(|last| now.duration_since(last) < LOG_TIME) {
-            self.unlogged += 1;
-            return;
+        if let Some(unlogged) = self.log.admit() {
+            tracing::warn!(export = self.session.export.name, ?task, %failure, unlogged, "NBD request failed");
         }
-        self.tell_unlogged();
-        self.logged = Some(now);
-        tracing::warn!(export = self.session.export.name, ?task, %failure, "NBD request failed");
     }
 
     fn tell_unlogged(&mut self) {
-        let count = std::mem::take(&mut self.unlogged);
+        let count = self.log.take_unlogged();
         if count > 0 {
             tracing::warn!(export = self.session.export.name, count, "NBD requests failed besides");
         }

@@ -1,14 +1,14 @@
 //! Namespaces as exports: their names, sizes and flags.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use host::wire::identify::capabilities::Oncs;
 use host::wire::identify::namespace::DeallocatedValue;
 use host::{Association, FlushEpoch, Namespace, Nsid};
 
 use crate::buffers::Pool;
-use crate::flush_ledger::{FlushLedger, FlushMember};
+use crate::flush_ledger::{FlushMember, SharedFlushes};
 use crate::nbd::{Export, ExportFlags};
 
 /// Preferred size of a request, unless a block is larger, bytes.
@@ -53,13 +53,6 @@ pub(crate) struct Exports {
     flushes: Mutex<BTreeMap<Nsid, SharedFlushes>>,
 }
 
-/// What the connections of an export share about their flushes.
-#[derive(Debug, Default)]
-struct SharedFlushes {
-    epoch: FlushEpoch,
-    ledger: Arc<FlushLedger>,
-}
-
 impl Exports {
     /// The namespace that the address names, or else all block namespaces.
     ///
@@ -95,12 +88,7 @@ impl Exports {
     /// A new connection's part in what the connections of this namespace share.
     pub(crate) fn join(&self, nsid: Nsid) -> (FlushEpoch, FlushMember) {
         let mut flushes = self.flushes.lock().unwrap_or_else(PoisonError::into_inner);
-        let shared = flushes.entry(nsid).or_default();
-        if shared.ledger.is_settled() {
-            // A loss while nothing was left to flush is no loss.
-            *shared = SharedFlushes::default();
-        }
-        (shared.epoch.clone(), shared.ledger.join())
+        flushes.entry(nsid).or_default().join()
     }
 
     fn export(&self, namespace: &Namespace) -> Export {
@@ -130,7 +118,9 @@ impl Exports {
     }
 }
 
-fn block_namespaces(association: &Association) -> Vec<Nsid> {
+/// The block namespaces of an association, in order.
+#[must_use]
+pub fn block_namespaces(association: &Association) -> Vec<Nsid> {
     let namespaces = association.namespaces();
     namespaces.iter().filter(|info| info.geometry.is_ok()).map(|info| info.nsid).collect()
 }

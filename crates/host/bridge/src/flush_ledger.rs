@@ -10,9 +10,29 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use host::FlushEpoch;
+
+/// What the clients of a namespace share about their flushes.
+#[derive(Debug, Default)]
+pub(crate) struct SharedFlushes {
+    epoch: FlushEpoch,
+    ledger: Arc<FlushLedger>,
+}
+
+impl SharedFlushes {
+    /// A new client's part: the epoch of its lanes, and its place in the ledger.
+    pub(crate) fn join(&mut self) -> (FlushEpoch, FlushMember) {
+        if self.ledger.is_settled() {
+            // A loss while nothing was left to flush is no loss.
+            *self = Self::default();
+        }
+        (self.epoch.clone(), self.ledger.join())
+    }
+}
+
 /// The ledger of one export.
 #[derive(Debug, Default)]
-pub(crate) struct FlushLedger {
+struct FlushLedger {
     state: Mutex<State>,
     /// A write has completed that no Flush covers yet.
     is_dirty: AtomicBool,

@@ -9,18 +9,23 @@
 //!                             replies     ◀─ completions
 //! ```
 //!
-//! [`nbd`] is the protocol without sockets; decisions are in `docs/design/bridges.md`.
+//! [`nbd`] is the protocol without sockets. [`VhostUserDevice`] serves a namespace as a block device to virtual machines: see
+//! the module `vhost_user`. Decisions are in `docs/design/bridges.md`.
 #![forbid(unsafe_code)]
 
 mod buffers;
 mod connection;
 mod exports;
+mod failure_log;
 mod flush_ledger;
+mod lanes;
 mod memory_pressure;
 pub mod nbd;
 mod outgoing;
 mod server;
+mod vhost_user;
 
-pub use exports::{ExportSettings, NoExport};
+pub use exports::{ExportSettings, NoExport, block_namespaces};
 pub use memory_pressure::{keep_memory, leave_io_flusher};
 pub use server::{Listener, NbdServer};
+pub use vhost_user::{VhostUserDevice, VhostUserSettings};

@@ -10,21 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use host::{Association, Error, Lane};
+use host::{Association, Lane};
 use linux::private_socket::PrivateSocket;
 use rustix::net::Shutdown;
 
 use crate::buffers::Buffer;
 use crate::connection::{self, ConnectionError};
 use crate::exports::{ExportSettings, Exports, NoExport};
+use crate::lanes::connect_lane;
 use crate::memory_pressure::keep_memory;
 use crate::nbd::{Export, Handshake, Progress, Session};
 
 /// Time for a whole handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(60);
-
-/// Pause after a lane could not be connected.
-const LANE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -289,23 +287,6 @@ impl Shared {
         let _ = rustix::net::shutdown(client.as_fd(), Shutdown::Both);
     }
 
-    /// A lane of the association. While the target is lost, or about to be noticed as lost, it is tried again.
-    fn lane(&self, until: Instant) -> Result<Lane<Buffer>, Error> {
-        let association = self.exports.association();
-        loop {
-            match association.lane() {
-                Err(Error::Link { .. })
-                    if association.over().is_none()
-                        && !self.is_ending.load(Ordering::Relaxed)
-                        && Instant::now() < until =>
-                {
-                    std::thread::sleep(LANE_PAUSE);
-                }
-                lane => return lane,
-            }
-        }
-    }
-
     /// The handshake. `None` if the client ends it.
     fn shake_hands(&self, client: &Client) -> Result<Option<Begun>, HandshakeError> {
         let until = Instant::now() + HANDSHAKE_TIME;
@@ -337,7 +318,7 @@ impl Shared {
                     }
                     Progress::Chosen { index } => {
                         let Some((export, namespace)) = listed.into_iter().nth(index) else { break };
-                        let lane = match self.lane(until) {
+                        let lane = match connect_lane(self.exports.association(), &self.is_ending, until) {
                             Ok(lane) => lane,
                             Err(error) => {
                                 tracing::warn!(%client, %error, "NBD connection has no lane");

@@ -1,37 +1,23 @@
 //! `nvlane attach nbd`: an NBD server of a target's namespaces.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{ExitCode, ExitStatus};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
 
 use anyhow::Context;
 use bridge::nbd::Export;
 use bridge::{ExportSettings, Listener, NbdServer, NoExport, keep_memory, leave_io_flusher};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use command_line::connection::{Connection, with_subsystem};
-use command_line::exit::{Ended, Failure, Kind};
+use command_line::exit::{Ended, Failure};
 use command_line::output::write;
-use command_line::values::seconds;
-use host::reconnect::ReconnectSettings;
-use host::{Address, Association, Event, Events, Options, ReplayPolicy};
-use linux::private_socket::PrivateSocket;
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use host::{Address, Association, Event, Events, Options};
 
+use super::process::{END_TIME, LossArguments, Wake, handle_signals, open_socket, start_command, wait};
 use crate::human_size::HumanSize;
-use crate::run;
 use crate::serve::start_thread;
 use crate::service_manager::ServiceManager;
-
-/// Time for the requests under way after SIGTERM; a second signal ends at once.
-const END_TIME: Duration = Duration::from_secs(30);
-
-/// Longest pause between two attempts to reach a lost target.
-const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -59,16 +45,8 @@ pub(crate) struct NbdArguments {
     connection: Connection,
     #[command(flatten)]
     export: ExportArguments,
-    /// Seconds to try to reconnect to a lost target before the bridge ends.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600", help_heading = "Connection")]
-    ctrl_loss_timeout: Duration,
-    /// Seconds that requests wait for a lost target before they fail with EIO.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60", help_heading = "Connection")]
-    fast_io_fail: Duration,
-    /// Which commands are resubmitted after a reconnect: all, as kernels do, or only reads; an interrupted write then fails
-    /// with EIO.
-    #[arg(long, default_value = "all", help_heading = "Connection")]
-    replay: Replay,
+    #[command(flatten)]
+    loss: LossArguments,
 }
 
 #[derive(Debug, Args)]
@@ -93,20 +71,6 @@ struct ExportArguments {
     /// shell.
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true)]
     run: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Replay {
-    All,
-    Reads,
-}
-
-/// What the main thread waits for.
-enum Wake {
-    Signal(i32),
-    CommandEnded(std::io::Result<ExitStatus>),
-    /// The association ended for good.
-    Over(String),
 }
 
 pub(crate) fn nbd(arguments: &NbdArguments) -> Ended {
@@ -150,7 +114,7 @@ pub(crate) fn nbd(arguments: &NbdArguments) -> Ended {
     let directory = directory.transpose()?;
     let place = export.socket.clone().or_else(|| Some(directory.as_ref()?.path().join("nbd.sock")));
     let listener = Arc::new(match (&export.listen, &place) {
-        (None, Some(path)) => open_socket(path)?,
+        (None, Some(path)) => Listener::Unix(open_socket(path)?),
         (listen, _) => open_port(listen.as_deref().unwrap_or_default())?,
     });
     server.serve(Arc::clone(&listener)).context("cannot start a thread")?;
@@ -179,42 +143,8 @@ pub(crate) fn nbd(arguments: &NbdArguments) -> Ended {
 
 impl NbdArguments {
     fn options(&self, address: &Address) -> Result<Options, Failure> {
-        let reconnect = ReconnectSettings::default()
-            .with_delay_max(RECONNECT_PAUSE_MAX)
-            .with_give_up_after(self.ctrl_loss_timeout);
-        let replay = match self.replay {
-            Replay::All => ReplayPolicy::Idempotent,
-            Replay::Reads => ReplayPolicy::ReadsOnly,
-        };
-        let options = self.connection.options(address)?;
-        Ok(options
-            .with_lanes(self.export.connections)
-            .with_reconnect(reconnect)
-            .with_replay(replay)
-            .tuned(|tuning| tuning.fast_io_fail = Some(self.fast_io_fail)))
+        Ok(self.loss.applied(self.connection.options(address)?, self.export.connections))
     }
-}
-
-/// Starts the thread that takes SIGINT and SIGTERM. The second one ends the process.
-fn handle_signals(wakes: Sender<Wake>) -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("signal handlers")?;
-    start_thread(move || {
-        for (index, signal) in signals.forever().enumerate() {
-            if index > 0 {
-                // Returns only if it fails.
-                let _ = signal_hook::low_level::emulate_default_handler(signal);
-            }
-            let _ = wakes.send(Wake::Signal(signal));
-        }
-    })
-}
-
-fn open_socket(path: &Path) -> Result<Listener, Failure> {
-    let shown = path.display();
-    let path =
-        std::path::absolute(path).map_err(|error| Failure::usage(format!("--socket {shown}: {error}")))?;
-    let socket = PrivateSocket::open(&path, "bridge");
-    Ok(Listener::Unix(socket.map_err(|why| Failure::usage(format!("--socket {shown}: {why}")))?))
 }
 
 fn open_port(text: &str) -> Result<Listener, Failure> {
@@ -249,40 +179,6 @@ fn announce(listener: &Listener, exports: &[Export], has_command: bool) -> Resul
         write(lines)?;
     }
     Ok(uris)
-}
-
-/// Starts the command of `--run`, if there is one, and a thread that waits for its end.
-fn start_command(words: &[String], uri: Option<&String>, wakes: Sender<Wake>) -> anyhow::Result<Option<Pid>> {
-    if words.is_empty() {
-        return Ok(None);
-    }
-    let uri = uri.cloned().unwrap_or_default();
-    let mut child = run::start(words, &[("NVLANE_DEVICE", uri)])?;
-    let command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-    start_thread(move || drop(wakes.send(Wake::CommandEnded(child.wait()))))?;
-    Ok(command)
-}
-
-/// Waits for the end: a signal, the command's end, or that of the association.
-fn wait(wake: &std::sync::mpsc::Receiver<Wake>, command: Option<Pid>) -> Ended {
-    loop {
-        match wake.recv() {
-            Ok(Wake::Signal(signal)) => match command {
-                // Of SIGINT the terminal has told the command.
-                Some(command) if signal == SIGTERM => drop(kill_process(command, Signal::TERM)),
-                Some(_) => {}
-                None => {
-                    tracing::info!("ending: requests under way are answered first");
-                    return Ok(ExitCode::SUCCESS);
-                }
-            },
-            Ok(Wake::CommandEnded(status)) => {
-                return Ok(ExitCode::from(run::code(status.context("the command")?)));
-            }
-            Ok(Wake::Over(why)) => return Err(Failure::new(Kind::Unreachable, why)),
-            Err(_) => return Ok(ExitCode::SUCCESS),
-        }
-    }
 }
 
 /// Logs what changes for clients, until the association's end. The host library logs its loss and return.

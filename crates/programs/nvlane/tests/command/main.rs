@@ -2,6 +2,7 @@
 //! once.
 
 mod attach;
+mod attach_vhost_user;
 mod bad_addresses;
 mod bad_targets;
 mod ctl;

@@ -1,0 +1,134 @@
+//! What all bridges have in common: how long a lost target is waited for, signals, the command of `--run`, the end.
+
+use std::path::Path;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use command_line::exit::{Ended, Failure, Kind};
+use command_line::values::seconds;
+use host::reconnect::ReconnectSettings;
+use host::{Options, ReplayPolicy};
+use linux::private_socket::PrivateSocket;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::run;
+use crate::serve::start_thread;
+
+/// Time for the requests under way after SIGTERM; a second signal ends at once.
+pub(super) const END_TIME: Duration = Duration::from_secs(30);
+
+/// Longest pause between two attempts to reach a lost target.
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What becomes of requests while the target is lost.
+#[derive(Debug, Args)]
+pub(super) struct LossArguments {
+    /// Seconds to try to reconnect to a lost target before the bridge ends.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600", help_heading = "Connection")]
+    ctrl_loss_timeout: Duration,
+    /// Seconds that requests wait for a lost target before they fail with EIO.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60", help_heading = "Connection")]
+    fast_io_fail: Duration,
+    /// Which commands are resubmitted after a reconnect: all, as kernels do, or only reads; an interrupted write then fails
+    /// with EIO.
+    #[arg(long, default_value = "all", help_heading = "Connection")]
+    replay: Replay,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Replay {
+    All,
+    Reads,
+}
+
+impl LossArguments {
+    /// These options with a bridge's, for this number of lanes.
+    pub(super) fn applied(&self, options: Options, lanes: u16) -> Options {
+        let reconnect = ReconnectSettings::default()
+            .with_delay_max(RECONNECT_PAUSE_MAX)
+            .with_give_up_after(self.ctrl_loss_timeout);
+        let replay = match self.replay {
+            Replay::All => ReplayPolicy::Idempotent,
+            Replay::Reads => ReplayPolicy::ReadsOnly,
+        };
+        options
+            .with_lanes(lanes)
+            .with_reconnect(reconnect)
+            .with_replay(replay)
+            .tuned(|tuning| tuning.fast_io_fail = Some(self.fast_io_fail))
+    }
+}
+
+/// What the main thread waits for.
+pub(super) enum Wake {
+    Signal(i32),
+    CommandEnded(std::io::Result<ExitStatus>),
+    /// The association ended for good.
+    Over(String),
+}
+
+/// Opens the socket of `--socket`.
+pub(super) fn open_socket(path: &Path) -> Result<PrivateSocket, Failure> {
+    let shown = path.display();
+    let path =
+        std::path::absolute(path).map_err(|error| Failure::usage(format!("--socket {shown}: {error}")))?;
+    let socket = PrivateSocket::open(&path, "bridge");
+    socket.map_err(|why| Failure::usage(format!("--socket {shown}: {why}")))
+}
+
+/// Starts the thread that takes SIGINT and SIGTERM. The second one ends the process.
+pub(super) fn handle_signals(wakes: Sender<Wake>) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("signal handlers")?;
+    start_thread(move || {
+        for (index, signal) in signals.forever().enumerate() {
+            if index > 0 {
+                // Returns only if it fails.
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+            let _ = wakes.send(Wake::Signal(signal));
+        }
+    })
+}
+
+/// Starts the command of `--run`, if there is one, and a thread that waits for its end.
+pub(super) fn start_command(
+    words: &[String],
+    device: Option<&String>,
+    wakes: Sender<Wake>,
+) -> anyhow::Result<Option<Pid>> {
+    if words.is_empty() {
+        return Ok(None);
+    }
+    let device = device.cloned().unwrap_or_default();
+    let mut child = run::start(words, &[("NVLANE_DEVICE", device)])?;
+    let command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+    start_thread(move || drop(wakes.send(Wake::CommandEnded(child.wait()))))?;
+    Ok(command)
+}
+
+/// Waits for the end: a signal, the command's end, or that of the association.
+pub(super) fn wait(wake: &Receiver<Wake>, command: Option<Pid>) -> Ended {
+    loop {
+        match wake.recv() {
+            Ok(Wake::Signal(signal)) => match command {
+                // Of SIGINT the terminal has told the command.
+                Some(command) if signal == SIGTERM => drop(kill_process(command, Signal::TERM)),
+                Some(_) => {}
+                None => {
+                    tracing::info!("ending: requests under way are answered first");
+                    return Ok(ExitCode::SUCCESS);
+                }
+            },
+            Ok(Wake::CommandEnded(status)) => {
+                return Ok(ExitCode::from(run::code(status.context("the command")?)));
+            }
+            Ok(Wake::Over(why)) => return Err(Failure::new(Kind::Unreachable, why)),
+            Err(_) => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
