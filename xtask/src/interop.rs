@@ -6,6 +6,7 @@
 //! that a behaviour left unclean, or that a failed behaviour ran in, is thrown away.
 
 mod behaviours;
+mod bridge;
 mod guest;
 mod outside;
 mod process;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use behaviours::{BEHAVIOURS, Behaviour, Side};
+use bridge::Bridge;
 use guest::Guest;
 use outside::Outside;
 use target::Target;
@@ -174,6 +176,14 @@ impl<'a> Session<'a> {
             }
             let dir = self.dir.join(item.kernel).join(item.behaviour.path());
             let mut start = Instant::now();
+            if item.behaviour.side == Side::VhostUser {
+                // Two guests of one worker would be one too many.
+                guest = None;
+                let end = self.run_with_disk(item, worker, &dir);
+                let verdict = end.unwrap_or_else(|error| Verdict::Failed(format!("{error:#}")));
+                self.report(item, verdict, dir, start.elapsed());
+                continue;
+            }
             let ready = self.boot(item, &mut guest, worker);
             if ready.is_ok() {
                 // Booting belongs to no behaviour.
@@ -206,9 +216,38 @@ impl<'a> Session<'a> {
             Some(guest) => Ok(guest),
             None => {
                 let dir = self.dir.join(format!("guest-{worker}"));
-                Ok(guest.insert(Guest::boot(item.kernel, worker + 1, dir)?))
+                Ok(guest.insert(Guest::boot(item.kernel, worker + 1, dir, "")?))
             }
         }
+    }
+
+    /// Runs one item in a guest of its own, which has namespace 1 as a disk.
+    fn run_with_disk(&self, item: Item<'_>, worker: usize, dir: &Path) -> Result<Verdict> {
+        let Some(nvlane) = &self.nvlane else {
+            return Ok(Verdict::Skipped("nvmet has no bridge".to_owned()));
+        };
+        let _ = fs::remove_dir_all(dir);
+        fs::create_dir_all(dir)?;
+        let behaviour = item.behaviour;
+        let namespaces: Vec<_> = behaviour.namespaces.iter().map(|&text| text.to_owned()).collect();
+        let mut target = Target::new(nvlane, &self.extra, dir, &namespaces)?;
+        target.start().with_context(|| last_lines(&target.log_path(), 5))?;
+        let mut bridge = Bridge::new(nvlane, target.port, dir);
+        bridge.start()?;
+        let guest_dir = self.dir.join(format!("guest-{worker}"));
+        let mut guest = Guest::boot(item.kernel, worker + 1, guest_dir, &bridge.qemu())?;
+        let mut outside =
+            Outside::new(Some(target), Some(nvlane.clone()), guest.files(), guest.forwarded_port);
+        outside.bridge = Some(Mutex::new(bridge));
+        let output = dir.join("output");
+        let limit = Duration::from_secs(behaviour.limit_s);
+        let end = guest.run(&behaviour.path(), &[], limit, &outside, &output)?;
+        // Before its disk ends.
+        drop(guest);
+        if let Some(bridge) = outside.bridge.take() {
+            bridge.into_inner().unwrap_or_else(PoisonError::into_inner).stop()?;
+        }
+        Ok(verdict(end.status, outside, &output))
     }
 
     /// Runs one item; says also whether the guest can be used again.
@@ -251,20 +290,16 @@ impl<'a> Session<'a> {
                     csi::TOOLS.iter().try_for_each(|name| guest.bring(&tools.bin.join(name)))?;
                 }
             }
-            (Side::Network | Side::Disk, None) => variables.push(("STAND_IN", "none".to_owned())),
+            (Side::Network | Side::Disk | Side::VhostUser, None) => {
+                variables.push(("STAND_IN", "none".to_owned()));
+            }
+            (Side::VhostUser, Some(_)) => anyhow::bail!("it has a guest of its own"),
         }
         let outside = Outside::new(target, self.nvlane.clone(), guest.files(), guest.forwarded_port);
         let output = dir.join("output");
         let limit = Duration::from_secs(behaviour.limit_s);
         let end = guest.run(&behaviour.path(), &variables, limit, &outside, &output)?;
-        let verdict = match end.status {
-            0 => match outside.target.map(|target| stop(target.into_inner())) {
-                Some(Err(error)) => Verdict::Failed(format!("{error:#}")),
-                _ => Verdict::Passed,
-            },
-            77 => Verdict::Skipped(marked_line(&output, "SKIP: ")),
-            status => Verdict::Failed(format!("status {status}: {}", marked_line(&output, "FAIL: "))),
-        };
+        let verdict = verdict(end.status, outside, &output);
         let is_clean = end.is_clean && !matches!(verdict, Verdict::Failed(_));
         Ok((verdict, is_clean))
     }
@@ -288,7 +323,7 @@ impl<'a> Session<'a> {
             let Verdict::Failed(why) = &report.verdict else { continue };
             failed.push(report.name.as_str());
             println!("\n--- {}: {why}\n--- logs: {}", report.name, report.dir.display());
-            for log in ["output", "console", "target.log"] {
+            for log in ["output", "console", "target.log", "bridge.log"] {
                 let text = last_lines(&report.dir.join(log), 40);
                 if !text.is_empty() {
                     println!("--- {log}\n{text}");
@@ -305,6 +340,18 @@ impl<'a> Session<'a> {
         );
         ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
         Ok(())
+    }
+}
+
+/// How a behaviour went whose script ended with this status. Ends its target.
+fn verdict(status: i32, outside: Outside, output: &Path) -> Verdict {
+    match status {
+        0 => match outside.target.map(|target| stop(target.into_inner())) {
+            Some(Err(error)) => Verdict::Failed(format!("{error:#}")),
+            _ => Verdict::Passed,
+        },
+        77 => Verdict::Skipped(marked_line(output, "SKIP: ")),
+        status => Verdict::Failed(format!("status {status}: {}", marked_line(output, "FAIL: "))),
     }
 }
 

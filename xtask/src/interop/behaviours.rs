@@ -11,6 +11,9 @@ pub(crate) enum Side {
     Network,
     /// `nvlane` runs in the guest and serves its block devices to the guest's kernel.
     Disk,
+    /// `nvlane target` and `nvlane attach vhost-user` run outside: namespace 1 is a disk of the guest, which is booted for
+    /// this behaviour alone.
+    VhostUser,
 }
 
 /// One behaviour: what its script needs from the outside.
@@ -46,6 +49,7 @@ impl Behaviour {
             Side::LinuxTarget => format!("linux-target/{}", self.name),
             Side::Network => format!("network/{}", self.name),
             Side::Disk => format!("disk/{}", self.name),
+            Side::VhostUser => format!("vhost-user/{}", self.name),
         }
     }
 }
@@ -73,6 +77,10 @@ const fn disk(name: &'static str, limit_s: u64) -> Behaviour {
     Behaviour { side: Side::Disk, name, namespaces: &[], limit_s, newest_only: false, soak_only: false }
 }
 
+const fn vhost_user(name: &'static str, namespaces: &'static [&'static str], limit_s: u64) -> Behaviour {
+    Behaviour { side: Side::VhostUser, name, namespaces, limit_s, newest_only: false, soak_only: false }
+}
+
 /// In execution order: long ones first, so that no guest is left with one at the end.
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("brd", 400).on_newest().in_soak(),
@@ -88,6 +96,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     network("adq-sock-ops", 240).on_newest(),
     network("stacks", 300).on_newest().in_soak(),
     network("study-interface", 600).on_newest().in_soak(),
+    vhost_user("disk", &["1=file:disk:256M"], 400).on_newest().in_soak(),
     disk("power-cuts", 400).on_newest(),
     disk("clock", 240).on_newest(),
     disk("csi", 900).on_newest().in_soak(),
@@ -137,7 +146,7 @@ mod tests {
     #[test]
     fn every_script_has_one_row_and_every_row_a_script() {
         let mut scripts = BTreeSet::new();
-        for side in ["linux-host", "linux-target", "network", "disk"] {
+        for side in ["linux-host", "linux-target", "network", "disk", "vhost-user"] {
             for entry in std::fs::read_dir(root().join("interop").join(side)).expect("scripts are there") {
                 let name = entry.expect("readable").file_name().into_string().expect("plain name");
                 scripts.insert(format!("{side}/{}", name.trim_end_matches(".sh")));

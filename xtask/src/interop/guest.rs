@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use peer::port::free_address;
 
+use super::bridge::GUEST_MIB;
 use super::outside::Outside;
 use super::process::ends_with_us;
 use crate::command::root;
@@ -40,11 +41,11 @@ pub(crate) struct Guest {
 
 impl Guest {
     /// Boots kernel series `kernel` and waits until the guest takes jobs. `dir` is made anew, for
-    /// the console and the shared files; `id` differs between guests that run at once.
+    /// the console and the shared files; `id` differs between guests that run at once. `qemu` are more arguments of QEMU.
     ///
     /// # Errors
     /// If the guest does not come up; the message has the end of its console.
-    pub(crate) fn boot(kernel: &str, id: usize, dir: PathBuf) -> Result<Self> {
+    pub(crate) fn boot(kernel: &str, id: usize, dir: PathBuf, qemu: &str) -> Result<Self> {
         let interop = root().join("interop");
         let _ = fs::remove_dir_all(&dir);
         let share = dir.join("share");
@@ -52,10 +53,11 @@ impl Guest {
         let forwarded_port = free_address()?.port();
         let console = fs::File::create(dir.join("console.log"))?;
         let mut command = ends_with_us("TERM", &interop.join("lab/kernel-lab"));
-        command.args(["run", "--kernel", kernel, "--smp", "2", "--mem", "1024", "--timeout", "7200"]);
+        command.args(["run", "--kernel", kernel, "--smp", "2", "--timeout", "7200"]);
+        command.arg("--mem").arg(GUEST_MIB.to_string()).arg("--qemu").arg(qemu);
         command.arg("--id").arg(id.to_string()).arg("--share").arg(&share);
         command.arg("--forward").arg(format!("{forwarded_port}:{NVMET_PORT}"));
-        let scripts = ["linux-host", "linux-target", "network", "disk"];
+        let scripts = ["linux-host", "linux-target", "network", "disk", "vhost-user"];
         let lab =
             ["lab/agent.sh", "lab/lib.sh", "lab/adq.sh", "lab/nvmet.sh", "lab/holds", "lab/power_cuts.py"];
         for file in lab.iter().chain(&scripts) {

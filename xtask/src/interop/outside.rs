@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use peer::link::Link;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::bridge::Bridge;
 use super::process::ends_with_us;
 use super::target::Target;
 
@@ -19,6 +20,8 @@ use super::target::Target;
 pub(crate) struct Outside {
     /// For linux-host behaviours, unless the target is a stand-in.
     pub(crate) target: Option<Mutex<Target>>,
+    /// For vhost-user behaviours.
+    pub(crate) bridge: Option<Mutex<Bridge>>,
     /// The binary; none if nvmet in the guest stands in.
     pub(crate) nvlane: Option<PathBuf>,
     /// Where commands run; the guest sees it as `/share/files`.
@@ -36,7 +39,8 @@ impl Outside {
         files: PathBuf,
         nvmet_port: u16,
     ) -> Self {
-        Self { target: target.map(Mutex::new), nvlane, files, nvmet_port, running: Mutex::default() }
+        let target = target.map(Mutex::new);
+        Self { target, bridge: None, nvlane, files, nvmet_port, running: Mutex::default() }
     }
 
     /// Whether this request runs a command, which may take as long as the behaviour.
@@ -63,6 +67,15 @@ impl Outside {
                 Some(_) => self.nvlane(arguments),
                 None => probe(self.nvmet_port).map(|()| (0, "nvmet answers\n".to_owned())),
             };
+        }
+        if let Some(bridge) = &self.bridge {
+            let mut bridge = bridge.lock().unwrap_or_else(PoisonError::into_inner);
+            match verb.as_str() {
+                "kill-bridge" => return bridge.kill().map(|()| (0, String::new())),
+                "stop-bridge" => return bridge.stop().map(|()| (0, String::new())),
+                "start-bridge" => return bridge.start().map(|()| (0, String::new())),
+                _ => {}
+            }
         }
         let target = self.target.as_ref().context("no target runs outside")?;
         let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
