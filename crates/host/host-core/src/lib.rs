@@ -8,6 +8,7 @@
 //! | [`association_machine`] | the admin queue: brings the controller up, keeps it alive, reconnects |
 //! | [`lane_core`] | an I/O queue: commands, their timeouts and retries, on a sequence of connections |
 //! | [`attachment`], [`flush_epoch`] | what lanes learn of their association, and share |
+//! | [`rendezvous`] | which of several targets has a key |
 //! | [`reconnect`], [`retry`] | which commands are submitted again, and when |
 //! | [`namespace`], [`key_value`], [`submit`] | commands, their completions, and how they fail |
 //! | [`connection_tls`] | TLS between a machine and any socket |
@@ -37,6 +38,7 @@ pub mod namespace;
 pub mod queue_map;
 mod reauthentication;
 pub mod reconnect;
+pub mod rendezvous;
 pub mod retry;
 pub mod submit;
 mod tls_keys;

@@ -172,7 +172,7 @@ pub(crate) fn fate(class: Class, is_unsent: bool, policy: ReplayPolicy, has_vola
 ///  ▲                 └────────on_up────────────────┘
 /// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     settings: ReconnectSettings,
     random: SplitMix64,
     /// Attempts since the last stable association.
@@ -183,17 +183,19 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    pub(crate) fn new(settings: ReconnectSettings, seed: u64) -> Self {
+    /// With this seed of the jitter.
+    #[must_use]
+    pub fn new(settings: ReconnectSettings, seed: u64) -> Self {
         Self { settings, random: SplitMix64::new(seed), attempt_count: 0, lost_ns: None, up_ns: 0 }
     }
 
     /// The association is up.
-    pub(crate) fn on_up(&mut self, now_ns: u64) {
+    pub fn on_up(&mut self, now_ns: u64) {
         self.up_ns = now_ns;
     }
 
     /// The association was lost. Returns when the next attempt is due; `None` to give up.
-    pub(crate) fn on_lost(&mut self, now_ns: u64) -> Option<u64> {
+    pub fn on_lost(&mut self, now_ns: u64) -> Option<u64> {
         // An association that is lost soon after it came up continues the schedule of the last loss.
         if now_ns.saturating_sub(self.up_ns) >= ns(self.settings.delay_max) || self.lost_ns.is_none() {
             self.attempt_count = 0;
@@ -203,7 +205,7 @@ impl Backoff {
     }
 
     /// An attempt failed. Returns when the next attempt is due; `None` to give up.
-    pub(crate) fn on_failed(&mut self, now_ns: u64) -> Option<u64> {
+    pub fn on_failed(&mut self, now_ns: u64) -> Option<u64> {
         self.next_attempt(now_ns)
     }
 

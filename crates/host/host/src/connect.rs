@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use host_core::link_error::LinkError;
@@ -21,13 +22,14 @@ pub(crate) const STAGING_BYTES: usize = 512 << 10;
 /// Minimum time for each of several addresses to connect, ns.
 const DIAL_NS_MIN: u64 = 250_000_000;
 
-/// A clock in ns since the association was made.
+/// A clock in ns since the first one of the process was made: lanes of several associations can be in one set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Self(Instant::now())
+        static START: OnceLock<Instant> = OnceLock::new();
+        Self(*START.get_or_init(Instant::now))
     }
 
     #[inline]

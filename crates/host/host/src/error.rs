@@ -24,6 +24,7 @@ use wire::nqn::DISCOVERY_NQN;
 use wire::status::Status;
 
 use crate::address::AddressError;
+use crate::invalid_spread::InvalidSpread;
 
 /// An error of the host library. Commands end with a [`Failure`] of their own.
 ///
@@ -111,6 +112,9 @@ pub enum Error {
     /// A command is invalid.
     #[error(transparent)]
     Command(#[from] InvalidCommand),
+    /// Keys cannot be spread over these targets.
+    #[error(transparent)]
+    Spread(#[from] InvalidSpread),
     /// A command failed.
     #[error("{command} failed: {failure}")]
     Failed {

@@ -885,6 +885,18 @@ impl<B: DataBuffer> Lane<B> {
     fn end(&mut self, error: Arc<Error>) {
         self.close(CloseReason::Ended(error));
     }
+
+    /// Resets the connection, and takes no more commands. Those outstanding end, with their buffers, in the next polls.
+    pub(crate) fn abandon(&mut self) {
+        if self.over.is_none() && !matches!(self.link, Link::Lingering(_)) {
+            self.end(Arc::new(Error::Ended));
+        }
+    }
+
+    /// Bytes sent and received: another number says that there was progress.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        self.counters.sent_bytes.wrapping_add(self.counters.received_bytes)
+    }
 }
 
 impl<B> Drop for Lane<B> {

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`BlockingNamespace`], [`BlockingKeyValue`] | a thread that waits for each result |
 //! | [`ValueLanes`] | a thread that moves many long values at once, in place |
+//! | [`ValueSpread`] | the same, with keys spread over several targets |
 //! | [`AsyncNamespace`], [`AsyncKeyValue`] | any executor |
 //! | [`Lane`], [`LaneSet`] | the fast path: the caller's thread submits, polls and takes completions |
 //!
@@ -73,6 +74,7 @@ mod futures;
 mod handed_over;
 mod identify;
 mod identity;
+mod invalid_spread;
 mod key_value_outcome;
 mod lane;
 mod lane_set;
@@ -82,6 +84,10 @@ mod phases;
 mod shared_association;
 mod transport;
 mod value_lanes;
+mod value_pairs;
+mod value_spread;
+mod value_targets;
+mod value_transfer;
 mod waiting;
 
 pub use address::{Address, AddressError, HostName};
@@ -93,11 +99,14 @@ pub use event::{Event, Events};
 pub use futures::{AsyncKeyValue, AsyncNamespace, BatchOutcomes, Failed};
 pub use handed_over::HandedLanes;
 pub use identity::HostIdentity;
+pub use invalid_spread::InvalidSpread;
 pub use lane::{EventDescriptor, Lane, LaneCounters};
 pub use lane_set::LaneSet;
 pub use options::{Options, Tuning};
 pub use phases::Phases;
-pub use value_lanes::{Moved, ValueLanes, ValueTransfer};
+pub use value_lanes::ValueLanes;
+pub use value_spread::{SpreadOptions, SpreadTarget, TargetHealth, ValueSpread};
+pub use value_transfer::{Moved, ValueTransfer};
 pub use waiting::{WaitBeside, WaitEnded};
 
 // Types of the crates below in the signatures above.
@@ -113,7 +122,7 @@ pub use host_core::namespace::{BlockRange, InvalidCommand, Namespace};
 pub use host_core::queue_map::{InvalidQueueMap, LaneClass, QueueMap};
 pub use host_core::reconnect::{ReconnectSettings, ReplayPolicy};
 pub use host_core::submit::{Command, Completion, Refused, RefusedReason};
-pub use host_core::{key_value, reconnect, retry};
+pub use host_core::{key_value, reconnect, rendezvous, retry};
 pub use proto::Violation;
 pub use proto::doorbell::{DoorbellCounters, Policy as DoorbellPolicy, Reason as DoorbellReason};
 pub use proto::handshake::Agreement;

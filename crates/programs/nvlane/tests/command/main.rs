@@ -28,6 +28,7 @@ mod replaced_secrets;
 mod rights;
 mod slow;
 mod smart_log;
+mod spread;
 mod starting;
 #[path = "../support/mod.rs"]
 mod support;

@@ -214,6 +214,66 @@ fn values_move_between_many_buffers_and_the_target() {
     }
 }
 
+#[test]
+fn empty_values_are_values() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for rig in rigs(EngineKind::Epoll, &directory) {
+        let mut values = lanes_of(&rig, options().with_lanes(2)).with_checksums();
+        let long = name(1, 200);
+        let mut transfers = [
+            ValueTransfer::new(b"none", vec![]),
+            ValueTransfer::new(&long, vec![vec![], vec![]]),
+            ValueTransfer::new(b"one", vec![vec![], vec![1]]),
+        ];
+        values.retrieve(&mut transfers).expect("sent");
+        assert_eq!(moved(&transfers), [Moved::Missing; 3]);
+        values.store(&mut transfers, 100).expect("sent");
+        values.retrieve(&mut transfers).expect("sent");
+        assert_eq!(moved(&transfers), [Moved::Whole; 3]);
+        assert_eq!(transfers[2].pieces, [vec![], vec![1]]);
+        assert_eq!(ask(&mut client(&rig), "mg none v t"), "VA 0 t100");
+        let mut other = [ValueTransfer::new(b"one", vec![]), ValueTransfer::new(b"none", vec![vec![7; 5]])];
+        values.retrieve(&mut other).expect("sent");
+        assert_eq!(moved(&other), [Moved::OtherLength; 2]);
+        assert_eq!(other[1].pieces, [[7; 5]]);
+        transfers[0].options = StoreOptions::MUST_NOT_EXIST;
+        values.store(&mut transfers[..1], 0).expect("sent");
+        assert_eq!(transfers[0].moved, Moved::Missing);
+        assert_eq!(values.value_bytes(&long).expect("asked"), Some(0));
+        let keys: [&[u8]; 4] = [b"none", &long, b"nobody", b"one"];
+        let found: Vec<_> = values.exist(&keys).expect("asked").iter().collect();
+        assert_eq!(found, [true, true, false, true]);
+        values.delete(&keys).expect("deleted");
+        assert_eq!(values.exist(&keys).expect("asked").present_count(), 0);
+        assert_eq!(values.value_bytes(&long).expect("asked"), None);
+        let too_long = [0; 251];
+        assert!(values.store(&mut [ValueTransfer::new(&too_long, vec![])], 0).is_err());
+        assert!(values.delete(&[b"one", b""]).is_err() && values.exist(&[&too_long]).is_err());
+    }
+}
+
+/// More keys than a batch has room for, by several lanes at once.
+#[test]
+fn many_batches_of_keys_are_tested_and_deleted_in_order() {
+    let rig = rig(EngineKind::Epoll, 2, "kv:ram:64M");
+    let mut values = lanes_of(&rig, options().with_lanes(3));
+    let names: Vec<Vec<u8>> = (0..5000).map(|number| name(number, 100)).collect();
+    let is_there = |number: usize| number.is_multiple_of(3);
+    let stored = names.iter().enumerate().filter(|(number, _)| is_there(*number));
+    let mut transfers: Vec<_> =
+        stored.map(|(number, name)| ValueTransfer::new(name, vec![vec![1; number % 4]])).collect();
+    values.store(&mut transfers, 0).expect("sent");
+    assert!(transfers.iter().all(ValueTransfer::is_whole));
+    let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let presence = values.exist(&keys).expect("asked");
+    assert_eq!(presence.len(), keys.len());
+    assert!(presence.iter().enumerate().all(|(number, found)| found == is_there(number)));
+    values.delete(&keys[..4000]).expect("deleted");
+    let presence = values.exist(&keys).expect("asked");
+    assert!(presence.iter().enumerate().all(|(number, found)| found == (number >= 4000 && is_there(number))));
+    assert!(values.exist(&[]).expect("nothing").is_empty());
+}
+
 fn moved(transfers: &[ValueTransfer<'_, Vec<u8>>]) -> Vec<Moved> {
     transfers.iter().map(|transfer| transfer.moved).collect()
 }
