@@ -23,7 +23,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     static CONNECTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let message = error.to_string();
     let made = match error {
-        Error::Address(_) | Error::Command(_) | Error::NoSubsystem { .. } => {
+        Error::Address(_) | Error::Command(_) | Error::NoSubsystem { .. } | Error::Spread(_) => {
             return PyValueError::new_err(message);
         }
         Error::Failed { failure, .. } => {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use host::wire::kv::LONG_KEY_BYTES_MAX;
-use host::{Address, AsyncKeyValue, Error, Key, Options, StoreOptions};
+use host::{AsyncKeyValue, AtomicFunction, AtomicOperation, Error, Key, StoreOptions, TargetHealth};
 use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::completions::Completions;
 use crate::error::{exception, invalid};
 use crate::memory::{Memory, ReleaseAfter};
-use crate::open::connection;
+use crate::open::{Connection, key_value_connection};
 use crate::operation::{run, wait};
 use crate::together::{Boxed, together};
 use crate::value::{Ended, Value};
@@ -22,13 +22,23 @@ use crate::worker::Worker;
 /// Commands of one call that are outstanding at the same time, per lane.
 const COMMANDS_PER_LANE: usize = 16;
 
-/// A key-value namespace of an NVMe/TCP target.
+/// What a client has until it is closed.
+#[derive(Clone)]
+enum Handle {
+    /// One target, for keys that commands have room for.
+    One(AsyncKeyValue),
+    /// Several targets, which the thread of values has.
+    Many,
+}
+
+/// A key-value namespace of an NVMe/TCP target, or several of them that share the keys.
 #[pyclass(frozen, module = "nvlane")]
 pub(crate) struct KeyValue {
-    client: Client<AsyncKeyValue>,
+    client: Client<Handle>,
     /// Started by the first call that needs it.
     values: Mutex<Option<Arc<Worker<Values>>>>,
-    connection: (Address, Options),
+    connection: Connection,
+    value_bytes_max: u32,
 }
 
 /// A key: bytes, or text as UTF-8.
@@ -105,6 +115,26 @@ async fn retrieve_into(handle: AsyncKeyValue, key: Key, memory: Memory) -> Resul
 }
 
 impl KeyValue {
+    /// The handle of a client of one target.
+    fn handle(&self) -> PyResult<Option<AsyncKeyValue>> {
+        match self.client.handle()? {
+            Handle::One(handle) => Ok(Some(handle)),
+            Handle::Many => Ok(None),
+        }
+    }
+
+    /// The handle, and a key that a command has room for, if there are both.
+    fn single(&self, key: &[u8]) -> PyResult<Option<(AsyncKeyValue, Key)>> {
+        Ok(self.handle()?.zip(Key::new(key)))
+    }
+
+    /// The handle, for what only a client of one target has.
+    fn only(&self, method: &str) -> PyResult<AsyncKeyValue> {
+        let several =
+            || invalid(format!("{method} is of one target, and this client has several: open one alone"));
+        self.handle()?.ok_or_else(several)
+    }
+
     /// Commands of one call that are outstanding at the same time.
     fn limit(&self) -> usize {
         COMMANDS_PER_LANE * self.client.lanes
@@ -117,8 +147,8 @@ impl KeyValue {
         if let Some(worker) = &*values {
             return Ok(Arc::clone(worker));
         }
-        let (address, options) = self.connection.clone();
-        let worker = Worker::start(address, options);
+        let connection = self.connection.clone();
+        let worker = Worker::start(move || Values::open(&connection));
         let worker = worker.map_err(|error| PyOSError::new_err((error.raw_os_error(), error.to_string())))?;
         Ok(Arc::clone(values.insert(Arc::new(worker))))
     }
@@ -131,43 +161,84 @@ impl KeyValue {
         Ok(Box::pin(self.values()?.run(job)))
     }
 
-    /// A value to store, as a copy: the command owns it.
-    fn value(&self, handle: &AsyncKeyValue, object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    /// The memory of a value to store.
+    fn value(&self, object: &Bound<'_, PyAny>) -> PyResult<Memory> {
         if object.is_instance_of::<PyString>() {
             return Err(PyTypeError::new_err("a value has to be bytes, not str: encode it"));
         }
         let memory = Memory::to_send(object, "value")?;
-        let most = handle.namespace().value_bytes_max();
+        let most = self.value_bytes_max;
         if memory.len() as u64 > u64::from(most) {
             return Err(invalid(format!("value of {} bytes: this target's limit is {most}", memory.len())));
         }
-        Ok(memory.as_slice().to_vec())
+        Ok(memory)
     }
 }
 
 #[pymethods]
 impl KeyValue {
-    /// Connects to the namespace at `address`: `HOST[:PORT]/NQN[?ns=NSID]`.
+    /// Connects to the namespace at `address`: `HOST[:PORT]/NQN[?ns=NSID]`; or to several, a list of addresses, over which keys
+    /// are spread by rendezvous hashing.
     ///
     /// Keyword arguments: lanes, depth, hostnqn, hostid, dhchap_secret, dhchap_ctrl_secret, tls_key, tls_key_compat, concat,
-    /// header_digest, data_digest, connect_timeout, timeout, reconnect_timeout, fast_io_fail; see nvlane._nvlane.Options.
+    /// header_digest, data_digest, connect_timeout, timeout, reconnect_timeout, fast_io_fail; see nvlane._nvlane.Options. For
+    /// several addresses also deadline, immutable, copies, weights and names; see nvlane._nvlane.SpreadOptions.
     ///
-    /// Raises ValueError for an invalid argument, and ConnectionLost if the target cannot be reached or refuses.
+    /// Raises ValueError for an invalid argument, and ConnectionLost if the target, or every one of several, cannot be reached or
+    /// refuses.
     #[new]
     #[pyo3(signature = (address, **options))]
-    fn new(py: Python<'_>, address: &str, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let (parsed, options) = connection(address, options)?;
-        let lanes = usize::from(options.lanes.max(1));
-        let connected = wait(py, AsyncKeyValue::connect(&parsed, options.clone()))?;
-        let handle = connected.map_err(|error| exception(py, &error))?;
-        let client = Client::new(handle, "KeyValue", parsed.to_url(), lanes);
-        Ok(Self { client, values: Mutex::new(None), connection: (parsed, options) })
+    fn new(
+        py: Python<'_>,
+        address: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let connection = key_value_connection(address, options)?;
+        let text = connection.text();
+        let client = |handle, lanes: u16| Client::new(handle, "KeyValue", text, lanes.max(1).into());
+        match &connection {
+            Connection::One(address, options) => {
+                let connected = wait(py, AsyncKeyValue::connect(address, options.clone()))?;
+                let handle = connected.map_err(|error| exception(py, &error))?;
+                let value_bytes_max = handle.namespace().value_bytes_max();
+                let client = client(Handle::One(handle), options.lanes);
+                Ok(Self { client, values: Mutex::new(None), connection, value_bytes_max })
+            }
+            Connection::Many(_, options, _) => {
+                let client = client(Handle::Many, options.lanes);
+                let values = Mutex::new(None);
+                let this = Self { client, values, connection, value_bytes_max: u32::MAX };
+                let opened = this.values()?.run(|values| Ok(values.value_bytes_max()));
+                let opened = wait(py, opened)?.map_err(|error| exception(py, &error));
+                Ok(Self { value_bytes_max: opened?, ..this })
+            }
+        }
     }
 
     /// Bytes of the longest value.
     #[getter]
     fn value_size_max(&self) -> PyResult<u32> {
-        Ok(self.client.handle()?.namespace().value_bytes_max())
+        self.client.handle()?;
+        Ok(self.value_bytes_max)
+    }
+
+    /// The targets of a client of several: a list of (name, whether it is connected, how often it was lost, why it is not
+    /// connected or None).
+    #[pyo3(signature = (*, completions = None))]
+    fn targets<'py>(
+        &self,
+        py: Python<'py>,
+        completions: Option<&Bound<'py, Completions>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if self.handle()?.is_some() {
+            return Err(invalid("targets is for a client of several: pass a list of addresses"));
+        }
+        let target = |TargetHealth { name, is_up, loss_count, cause, .. }| {
+            (name, is_up, loss_count, cause.map(|cause| cause.to_string()))
+        };
+        let job =
+            move |values: &mut Values| Ok(Value::Targets(values.health()?.into_iter().map(target).collect()));
+        run(py, completions, self.job(job)?)
     }
 
     /// Whether it was closed.
@@ -203,17 +274,19 @@ impl KeyValue {
         let mut options = StoreOptions::empty();
         options.set(StoreOptions::MUST_NOT_EXIST, if_absent);
         options.set(StoreOptions::MUST_EXIST, if_present);
-        let (handle, key) = (self.client.handle()?, self::key(key)?);
-        let operation = match Key::new(&key) {
-            Some(key) => {
-                let value = self.value(&handle, value)?;
+        let key = self::key(key)?;
+        let single = self.single(&key)?;
+        let memory = self.value(value)?;
+        let operation = match single {
+            Some((handle, key)) => {
+                // As a copy: the command owns it.
+                let value = memory.as_slice().to_vec();
                 Box::pin(async move {
                     let stored = handle.store_if(&key, value, options).await;
                     stored.map(|(is_stored, _)| Value::Bool(is_stored)).map_err(Error::from)
                 })
             }
             None => {
-                let memory = Memory::to_send(value, "value")?;
                 let pairs = [(key, vec![memory])];
                 self.job(move |values| {
                     values.store(&pairs, 0, options).map(|stored| Value::Bool(stored == [true]))
@@ -231,9 +304,9 @@ impl KeyValue {
         key: &Bound<'py, PyAny>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.client.handle()?, self::key(key)?);
-        let operation = match Key::new(&key) {
-            Some(key) => Box::pin(async move { handle.retrieve(&key).await.map(Value::Bytes) }),
+        let key = self::key(key)?;
+        let operation = match self.single(&key)? {
+            Some((handle, key)) => Box::pin(async move { handle.retrieve(&key).await.map(Value::Bytes) }),
             None => self.job(move |values| values.value(&key).map(Value::Bytes))?,
         };
         run(py, completions, operation)
@@ -250,10 +323,11 @@ impl KeyValue {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let _after = ReleaseAfter(py);
-        let (handle, key, memory) =
-            (self.client.handle()?, self::key(key)?, Memory::to_fill(buffer, "buffer")?);
-        let operation = match Key::new(&key) {
-            Some(key) => Box::pin(async move { retrieve_into(handle, key, memory).await.map(Value::Found) }),
+        let (key, memory) = (self::key(key)?, Memory::to_fill(buffer, "buffer")?);
+        let operation = match self.single(&key)? {
+            Some((handle, key)) => {
+                Box::pin(async move { retrieve_into(handle, key, memory).await.map(Value::Found) })
+            }
             None => self.job(move |values| {
                 let found = values.value(&key)?;
                 Ok(Value::Found(found.map(|value| memory.fill(&value))))
@@ -270,9 +344,11 @@ impl KeyValue {
         key: &Bound<'py, PyAny>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.client.handle()?, self::key(key)?);
-        let operation = match Key::new(&key) {
-            Some(key) => Box::pin(async move { handle.delete(&key).await.map(|()| Value::Nothing) }),
+        let key = self::key(key)?;
+        let operation = match self.single(&key)? {
+            Some((handle, key)) => {
+                Box::pin(async move { handle.delete(&key).await.map(|()| Value::Nothing) })
+            }
             None => self.job(move |values| values.delete(&[key]).map(|()| Value::Nothing))?,
         };
         run(py, completions, operation)
@@ -286,9 +362,9 @@ impl KeyValue {
         key: &Bound<'py, PyAny>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.client.handle()?, self::key(key)?);
-        let operation = match Key::new(&key) {
-            Some(key) => Box::pin(async move { handle.exist(&key).await.map(Value::Bool) }),
+        let key = self::key(key)?;
+        let operation = match self.single(&key)? {
+            Some((handle, key)) => Box::pin(async move { handle.exist(&key).await.map(Value::Bool) }),
             None => self.job(move |values| values.exist(&[key]).map(|found| Value::Bool(found == [true])))?,
         };
         run(py, completions, operation)
@@ -308,8 +384,17 @@ impl KeyValue {
         initial: Option<u64>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.client.handle()?, short_key(key)?);
+        let (handle, key) = (self.handle()?, short_key(key)?);
         let by = by.cast_unsigned();
+        let Some(handle) = handle else {
+            let add = AtomicOperation::new(AtomicFunction::ADD, by);
+            let add = initial.map_or(add, |initial| add.or_create(initial));
+            let job = move |values: &mut Values| {
+                let (before, _) = values.atomic(&key, &add)?;
+                Ok(Value::Number(before.wrapping_add(by)))
+            };
+            return run(py, completions, self.job(job)?);
+        };
         // With `initial` a key that does not exist has that number before the addition.
         let added = async move {
             let before = handle.fetch_add(&key, by, initial).await?;
@@ -328,7 +413,12 @@ impl KeyValue {
         new: u64,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, key) = (self.client.handle()?, short_key(key)?);
+        let (handle, key) = (self.handle()?, short_key(key)?);
+        let Some(handle) = handle else {
+            let swap = AtomicOperation::compare_and_swap(expected, new);
+            let job = move |values: &mut Values| Ok(Value::Bool(values.atomic(&key, &swap)?.1));
+            return run(py, completions, self.job(job)?);
+        };
         let swapped = async move {
             let outcome = handle.compare_and_swap(&key, expected, new).await?;
             Ok(Value::Bool(outcome.took_effect))
@@ -345,13 +435,14 @@ impl KeyValue {
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let keys = self::keys(keys)?;
-        if keys.iter().any(|key| Key::new(key).is_none()) {
+        let single = self.handle()?.filter(|_| keys.iter().all(|key| Key::new(key).is_some()));
+        let Some(handle) = single else {
             let retrieve = move |values: &mut Values| {
                 keys.iter().map(|key| values.value(key)).collect::<Result<_, _>>().map(Value::Values)
             };
             return run(py, completions, self.job(retrieve)?);
-        }
-        let (handle, limit) = (self.client.handle()?, self.limit());
+        };
+        let limit = self.limit();
         let commands = keys.into_iter().filter_map(|key| Key::new(&key)).map(move |key| {
             let handle = handle.clone();
             let command: Boxed<_> = Box::pin(async move { handle.retrieve(&key).await });
@@ -432,7 +523,7 @@ impl KeyValue {
         after: Option<&Bound<'py, PyAny>>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (handle, after) = (self.client.handle()?, after.map(short_key).transpose()?);
+        let (handle, after) = (self.only("keys_after")?, after.map(short_key).transpose()?);
         let listed = async move {
             let mut keys = handle.list(after.as_ref()).await?;
             // The list begins with the key that the previous one ended with.
@@ -456,7 +547,10 @@ impl KeyValue {
         py: Python<'py>,
         completions: Option<&Bound<'py, Completions>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let handle = self.client.handle()?;
+        let Some(handle) = self.handle()? else {
+            let job = |values: &mut Values| values.flush().map(|()| Value::Nothing);
+            return run(py, completions, self.job(job)?);
+        };
         run(py, completions, Box::pin(async move { handle.flush().await.map(|()| Value::Nothing) }))
     }
 
@@ -464,8 +558,8 @@ impl KeyValue {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         drop(self.values.lock().unwrap_or_else(PoisonError::into_inner).take());
         match self.client.take() {
-            Some(handle) => wait(py, handle.close()),
-            None => Ok(()),
+            Some(Handle::One(handle)) => wait(py, handle.close()),
+            Some(Handle::Many) | None => Ok(()),
         }
     }
 

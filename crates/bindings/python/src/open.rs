@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use host::security::psk::Derivation;
 use host::wire::pdu::Digests;
-use host::{Address, Credentials, HostId, HostIdentity, HostKeys, Nqn, Options, ReconnectSettings};
+use host::{
+    Address, Credentials, HostId, HostIdentity, HostKeys, InvalidSpread, Nqn, Options, ReconnectSettings,
+    SpreadOptions, SpreadTarget,
+};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
 use crate::error::invalid;
 
@@ -189,6 +193,123 @@ pub(crate) fn connection(
     keywords: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<(Address, Options)> {
     let options = Arguments::read(keywords)?.options()?;
-    let address = address.parse().map_err(|error| invalid(format!("address {address:?}: {error}")))?;
-    Ok((address, options))
+    Ok((parse(address)?, options))
+}
+
+fn parse(address: &str) -> PyResult<Address> {
+    address.parse().map_err(|error| invalid(format!("address {address:?}: {error}")))
+}
+
+/// Keyword arguments of a client of several targets.
+const SPREAD_NAMES: [&str; 5] = ["deadline", "immutable", "copies", "weights", "names"];
+
+/// Where a client of keys connects to.
+#[derive(Clone)]
+pub(crate) enum Connection {
+    /// One target.
+    One(Box<Address>, Options),
+    /// Several targets, over which keys are spread.
+    Many(Vec<SpreadTarget>, Options, SpreadOptions),
+}
+
+impl Connection {
+    /// The addresses, as one text.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::One(address, _) => address.to_url(),
+            Self::Many(targets, ..) => {
+                let urls: Vec<_> = targets.iter().map(|target| target.address.to_url()).collect();
+                urls.join(" ")
+            }
+        }
+    }
+}
+
+/// The address or the addresses of a client of keys, and its options.
+///
+/// # Errors
+/// An argument is unknown or invalid.
+pub(crate) fn key_value_connection(
+    address: &Bound<'_, PyAny>,
+    keywords: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Connection> {
+    let keywords = keywords.map(PyDictMethods::copy).transpose()?;
+    let mut spread = Vec::new();
+    if let Some(keywords) = &keywords {
+        for name in SPREAD_NAMES {
+            if let Some(value) = keywords.get_item(name)? {
+                keywords.del_item(name)?;
+                spread.push((name, value));
+            }
+        }
+    }
+    if let Ok(text) = address.cast::<PyString>() {
+        if let Some((name, _)) = spread.first() {
+            return Err(invalid(format!("{name} is for several targets: pass a list of addresses")));
+        }
+        let (address, options) = connection(text.to_str()?, keywords.as_ref())?;
+        return Ok(Connection::One(Box::new(address), options));
+    }
+    let options = Arguments::read(keywords.as_ref())?.options()?;
+    let wrong = |_| {
+        let kind = address.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!("address has to be str or a list of str, not {kind}"))
+    };
+    let mut targets = Vec::new();
+    for one in address.try_iter().map_err(wrong)? {
+        let one = one?;
+        let text: &Bound<'_, PyString> = one.cast().map_err(|error| wrong(error.into()))?;
+        targets.push(SpreadTarget::new(parse(text.to_str()?)?));
+    }
+    let options_of_spread = spread_options(&spread, &mut targets)?;
+    Ok(Connection::Many(targets, options, options_of_spread))
+}
+
+fn spread_options(
+    arguments: &[(&str, Bound<'_, PyAny>)],
+    targets: &mut [SpreadTarget],
+) -> PyResult<SpreadOptions> {
+    let mut options = SpreadOptions::default();
+    for (name, value) in arguments {
+        let wrong = |error: PyErr| {
+            let py = value.py();
+            PyTypeError::new_err(format!("{name}: {}", error.value(py)))
+        };
+        let count_of = |count: usize| {
+            let targets = targets.len();
+            if count == targets {
+                return Ok(());
+            }
+            Err(invalid(format!("{count} {name} for {targets} addresses: each address has one")))
+        };
+        match *name {
+            "deadline" => options.deadline = seconds(value.extract().map_err(wrong)?, name)?,
+            "immutable" => options.is_immutable = value.extract().map_err(wrong)?,
+            "copies" => {
+                let copies: i64 = value.extract().map_err(wrong)?;
+                let targets = targets.len();
+                let copies = u8::try_from(copies).map_err(|_| {
+                    invalid(format!("copies={copies}: write 1 to the number of addresses, {targets}"))
+                })?;
+                options.copies = copies;
+            }
+            "weights" => {
+                let weights: Vec<i64> = value.extract().map_err(wrong)?;
+                count_of(weights.len())?;
+                for (target, weight) in targets.iter_mut().zip(weights) {
+                    let name = target.name.clone();
+                    target.weight =
+                        u16::try_from(weight).map_err(|_| invalid(InvalidSpread::Weight { name }))?;
+                }
+            }
+            _ => {
+                let names: Vec<String> = value.extract().map_err(wrong)?;
+                count_of(names.len())?;
+                for (target, name) in targets.iter_mut().zip(names) {
+                    target.name = name;
+                }
+            }
+        }
+    }
+    Ok(options)
 }

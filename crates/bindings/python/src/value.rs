@@ -20,6 +20,8 @@ pub(crate) enum Value {
     Bools(Vec<bool>),
     Values(Vec<Option<Vec<u8>>>),
     Keys(Vec<Vec<u8>>),
+    /// Name, whether it is up, how often it was lost, and why.
+    Targets(Vec<(String, bool, u64, Option<String>)>),
 }
 
 impl Value {
@@ -38,6 +40,7 @@ impl Value {
             Self::Bytes(value) => Ok(bytes(value).into_pyobject(py)?),
             Self::Bools(values) => Ok(PyList::new(py, values)?.into_any()),
             Self::Values(values) => Ok(PyList::new(py, values.into_iter().map(bytes))?.into_any()),
+            Self::Targets(targets) => Ok(PyList::new(py, targets)?.into_any()),
             Self::Keys(keys) => Ok(PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key)))?.into_any()),
         }
     }

@@ -1,32 +1,38 @@
-//! Values of keys of up to 250 bytes, moved between the target and Python's memory without a copy, many at once.
+//! Values of keys of up to 250 bytes, moved between targets and Python's memory without a copy, many at once.
 
-use host::wire::kv::batch::Operation;
-use host::wire::opcode::KvOpcode;
 use host::{
-    Address, BlockingKeyValue, Error, Failure, InvalidCommand, Moved, Options, Status, StoreAttributes,
-    StoreOptions, ValueLanes, ValueTransfer,
+    AtomicOperation, Error, Failure, InvalidCommand, Key, Moved, StoreOptions, TargetHealth, ValueLanes,
+    ValueSpread, ValueTransfer,
 };
 
 use crate::memory::Memory;
-use crate::worker::Open;
+use crate::open::Connection;
+use crate::worker::State;
 
 /// Longest piece of a value: pieces of one value are retrieved by several lanes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Lanes for values, and one for questions about keys.
-pub(crate) struct Values {
-    lanes: ValueLanes<Memory>,
-    keys: BlockingKeyValue,
+/// Attempts to read a value that is replaced or lost between the question for its length and its retrieval.
+const ATTEMPT_COUNT_MAX: u32 = 8;
+
+/// Lanes for values.
+pub(crate) enum Values {
+    /// Of one target.
+    One(Box<ValueLanes<Memory>>),
+    /// Of several targets.
+    Many {
+        spread: Box<ValueSpread<Memory>>,
+        /// What cannot be reached is a miss.
+        is_immutable: bool,
+    },
 }
 
-impl Open for Values {
-    fn open(address: &Address, options: &Options) -> Result<Self, Error> {
-        let keys = BlockingKeyValue::connect(address, options.clone().with_lanes(1))?;
-        Ok(Self { lanes: ValueLanes::connect(address, options.clone())?.with_checksums(), keys })
-    }
-
+impl State for Values {
     fn is_over(&self) -> bool {
-        self.lanes.association().over().is_some() || self.keys.association().over().is_some()
+        match self {
+            Self::One(lanes) => lanes.association().over().is_some(),
+            Self::Many { .. } => false,
+        }
     }
 }
 
@@ -39,12 +45,40 @@ fn pieces(memory: &[Memory]) -> Vec<Memory> {
     memory.iter().flat_map(cut).collect()
 }
 
-fn is_empty(memory: &[Memory]) -> bool {
-    memory.iter().all(|memory| memory.len() == 0)
-}
-
 impl Values {
-    /// Stores values for `ttl_s` seconds, or for ever if 0. Returns which were stored: all, unless options say otherwise.
+    /// Connects.
+    ///
+    /// # Errors
+    /// As the host library's.
+    pub(crate) fn open(connection: &Connection) -> Result<Self, Error> {
+        match connection.clone() {
+            Connection::One(address, options) => {
+                let lanes = ValueLanes::connect(&address, options)?.with_checksums();
+                Ok(Self::One(Box::new(lanes)))
+            }
+            Connection::Many(targets, options, spread) => {
+                let is_immutable = spread.is_immutable;
+                let spread = ValueSpread::connect(targets, options, spread)?.with_checksums();
+                Ok(Self::Many { spread: Box::new(spread), is_immutable })
+            }
+        }
+    }
+
+    /// Bytes of the longest value.
+    pub(crate) fn value_bytes_max(&self) -> u32 {
+        match self {
+            Self::One(lanes) => lanes.namespace().value_bytes_max(),
+            Self::Many { spread, .. } => spread.value_bytes_max().unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Whether a value that cannot be reached is a miss.
+    fn is_miss(&self, failure: Failure) -> bool {
+        matches!(self, Self::Many { is_immutable: true, .. }) && failure.status().is_none()
+    }
+
+    /// Stores values for `ttl_s` seconds, or for ever if 0. Returns which were stored: all, unless options say otherwise, or
+    /// targets cannot be reached.
     ///
     /// # Errors
     /// The first value that failed. Others may be stored.
@@ -54,54 +88,31 @@ impl Values {
         ttl_s: u32,
         options: StoreOptions,
     ) -> Result<Vec<bool>, Error> {
-        let (empty, others): (Vec<_>, Vec<_>) = values.iter().partition(|(_, memory)| is_empty(memory));
-        let mut transfers: Vec<_> = others
-            .iter()
-            .map(|(key, memory)| ValueTransfer { options, ..ValueTransfer::new(key, pieces(memory)) })
+        let transfer = |(key, memory): &'_ (Vec<u8>, Vec<Memory>)| {
+            let pieces = pieces(memory);
+            (key.clone(), pieces)
+        };
+        let mut owned: Vec<_> = values.iter().map(transfer).collect();
+        let mut transfers: Vec<_> = owned
+            .iter_mut()
+            .map(|(key, pieces)| ValueTransfer { options, ..ValueTransfer::new(key, std::mem::take(pieces)) })
             .collect();
-        self.lanes.store(&mut transfers, ttl_s)?;
-        let stored = transfers.iter().zip(&others).map(|(transfer, (_, memory))| match transfer.moved {
+        match self {
+            Self::One(lanes) => lanes.store(&mut transfers, ttl_s)?,
+            Self::Many { spread, .. } => spread.store(&mut transfers, ttl_s)?,
+        }
+        let stored = transfers.iter().zip(values).map(|(transfer, (_, memory))| match transfer.moved {
             Moved::Whole => Ok(true),
             Moved::Missing => Ok(false),
             Moved::OtherLength => {
                 let length = memory.iter().map(|memory| memory.len() as u64).sum();
-                let limit = self.lanes.namespace().value_bytes_max();
-                Err(InvalidCommand::ValueTooLong { length, limit }.into())
+                Err(InvalidCommand::ValueTooLong { length, limit: self.value_bytes_max() }.into())
             }
+            Moved::Failed(failure) if self.is_miss(failure) => Ok(false),
             Moved::Failed(failure) => Err(Error::Failed { command: "Store", failure }),
             _ => Err(Error::Ended),
         });
-        let mut stored = stored.collect::<Result<Vec<_>, _>>()?.into_iter();
-        let mut stored_empty = self.store_empty(&empty, ttl_s, options)?.into_iter();
-        let in_order = values.iter().map(|(_, memory)| match is_empty(memory) {
-            true => stored_empty.next(),
-            false => stored.next(),
-        });
-        Ok(in_order.map(Option::unwrap_or_default).collect())
-    }
-
-    /// Stores values without bytes, for which the commands of [`ValueLanes`] have no data.
-    fn store_empty(
-        &mut self,
-        values: &[&(Vec<u8>, Vec<Memory>)],
-        ttl_s: u32,
-        options: StoreOptions,
-    ) -> Result<Vec<bool>, Error> {
-        let mut stored = Vec::new();
-        for (key, _) in values {
-            let mut batch = self.keys.batch()?;
-            batch.store_with(key, b"", options, StoreAttributes { ttl_s, flags: 0 })?;
-            let mut outcomes = self.keys.run_batch(&mut batch)?;
-            let status = outcomes.next().map_or(Status::INTERNAL_ERROR, |outcome| outcome.status);
-            if !status.is_success()
-                && !status.is(Status::KEY_EXISTS)
-                && !status.is(Status::KEY_DOES_NOT_EXIST)
-            {
-                return Err(Error::Failed { command: "Store", failure: Failure::Status(status) });
-            }
-            stored.push(status.is_success());
-        }
-        Ok(stored)
+        stored.collect()
     }
 
     /// Fills memory with values. Returns which are there: whole, undamaged, and as long as their memory.
@@ -109,57 +120,45 @@ impl Values {
     /// # Errors
     /// The first retrieval that failed.
     pub(crate) fn retrieve(&mut self, values: &[(Vec<u8>, Vec<Memory>)]) -> Result<Vec<bool>, Error> {
-        let others = values.iter().filter(|(_, memory)| !is_empty(memory));
-        let mut transfers: Vec<_> =
-            others.map(|(key, memory)| ValueTransfer::new(key, pieces(memory))).collect();
-        self.lanes.retrieve(&mut transfers)?;
+        let transfers = values.iter().map(|(key, memory)| ValueTransfer::new(key, pieces(memory)));
+        let mut transfers: Vec<_> = transfers.collect();
+        match self {
+            Self::One(lanes) => lanes.retrieve(&mut transfers)?,
+            Self::Many { spread, .. } => spread.retrieve(&mut transfers)?,
+        }
         let found = transfers.iter().map(|transfer| match transfer.moved {
             Moved::Whole => Ok(true),
             Moved::Missing | Moved::OtherLength | Moved::Damaged => Ok(false),
+            Moved::Failed(failure) if self.is_miss(failure) => Ok(false),
             Moved::Failed(failure) => Err(Error::Failed { command: "Retrieve", failure }),
             _ => Err(Error::Ended),
         });
-        let mut found = found.collect::<Result<Vec<_>, _>>()?.into_iter();
-        let in_order = values.iter().map(|(key, memory)| match is_empty(memory) {
-            true => Ok(self.keys.value_bytes(key)? == Some(0)),
-            false => Ok(found.next().unwrap_or_default()),
-        });
-        in_order.collect()
+        found.collect()
     }
 
     /// Which keys exist.
     ///
     /// # Errors
-    /// As [`BlockingKeyValue::exist_many`].
+    /// As [`ValueLanes::exist`].
     pub(crate) fn exist(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>, Error> {
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        Ok(self.keys.exist_many(&keys)?.iter().collect())
+        let presence = match self {
+            Self::One(lanes) => lanes.exist(&keys)?,
+            Self::Many { spread, .. } => spread.exist(&keys)?,
+        };
+        Ok(presence.iter().collect())
     }
 
     /// Deletes keys. A key that does not exist is no error.
     ///
     /// # Errors
-    /// As [`BlockingKeyValue::run_batch`], or the first one that failed.
+    /// As [`ValueLanes::delete`].
     pub(crate) fn delete(&mut self, keys: &[Vec<u8>]) -> Result<(), Error> {
-        let mut batch = self.keys.batch()?;
-        let mut keys = keys.iter().peekable();
-        while keys.peek().is_some() {
-            batch.clear();
-            while let Some(key) = keys.peek() {
-                match batch.push(&Operation::on(KvOpcode::DELETE, key)) {
-                    Ok(()) => drop(keys.next()),
-                    Err(InvalidCommand::BatchFull { .. }) if !batch.is_empty() => break,
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            for outcome in self.keys.run_batch(&mut batch)? {
-                let status = outcome.status;
-                if !status.is_success() && !status.is(Status::KEY_DOES_NOT_EXIST) {
-                    return Err(Error::Failed { command: "Delete", failure: Failure::Status(status) });
-                }
-            }
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        match self {
+            Self::One(lanes) => lanes.delete(&keys),
+            Self::Many { spread, .. } => spread.delete(&keys),
         }
-        Ok(())
     }
 
     /// The value of a key, of any length.
@@ -167,13 +166,50 @@ impl Values {
     /// # Errors
     /// As [`retrieve`](Self::retrieve).
     pub(crate) fn value(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        loop {
-            let Some(length) = self.keys.value_bytes(key)? else { return Ok(None) };
+        for _ in 0..ATTEMPT_COUNT_MAX {
+            let length = match self {
+                Self::One(lanes) => lanes.value_bytes(key)?,
+                Self::Many { spread, .. } => spread.value_bytes(key)?,
+            };
+            let Some(length) = length else { return Ok(None) };
             let memory = Memory::own(usize::try_from(length).unwrap_or(usize::MAX));
             if self.retrieve(&[(key.to_vec(), vec![memory.clone()])])? == [true] {
                 return Ok(Some(memory.as_slice().to_vec()));
             }
-            // Another value was stored, or it was deleted.
+            // Another value was stored, or it was deleted, or its target is lost.
+        }
+        Ok(None)
+    }
+
+    /// Changes the number that is a key's value. Returns the number before, and whether it was changed.
+    ///
+    /// # Errors
+    /// As [`ValueSpread::atomic`].
+    pub(crate) fn atomic(&mut self, key: &Key, atomic: &AtomicOperation) -> Result<(u64, bool), Error> {
+        let outcome = self.spread()?.atomic(key, atomic)?;
+        Ok((outcome.before, outcome.took_effect))
+    }
+
+    /// Makes all changes durable.
+    ///
+    /// # Errors
+    /// As [`ValueSpread::flush`].
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        self.spread()?.flush()
+    }
+
+    /// How the targets are.
+    ///
+    /// # Errors
+    /// There is one alone.
+    pub(crate) fn health(&mut self) -> Result<Vec<TargetHealth>, Error> {
+        Ok(self.spread()?.health())
+    }
+
+    fn spread(&mut self) -> Result<&mut ValueSpread<Memory>, Error> {
+        match self {
+            Self::One(_) => Err(Error::Ended),
+            Self::Many { spread, .. } => Ok(spread),
         }
     }
 }

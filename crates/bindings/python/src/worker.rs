@@ -9,13 +9,7 @@ use std::task::{Context, Poll, Waker};
 use host::Error;
 
 /// What the thread has, opened by its first job, and again after its end.
-pub(crate) trait Open: Sized + 'static {
-    /// Opens it. Waits for the target.
-    ///
-    /// # Errors
-    /// As the host library's.
-    fn open(address: &host::Address, options: &host::Options) -> Result<Self, Error>;
-
+pub(crate) trait State: 'static {
     /// Whether its connection has ended for good.
     fn is_over(&self) -> bool;
 }
@@ -27,12 +21,12 @@ pub(crate) struct Worker<S> {
     jobs: Sender<Job<S>>,
 }
 
-impl<S: Open> Worker<S> {
-    /// Starts the thread.
+impl<S: State> Worker<S> {
+    /// Starts the thread. `open` opens what it has, and waits for the target.
     ///
     /// # Errors
     /// The process has no more threads.
-    pub(crate) fn start(address: host::Address, options: host::Options) -> std::io::Result<Self> {
+    pub(crate) fn start(open: impl Fn() -> Result<S, Error> + Send + 'static) -> std::io::Result<Self> {
         let (jobs, to_do) = channel::<Job<S>>();
         std::thread::Builder::new().name("nvlane-values".into()).spawn(move || {
             let mut state: Option<S> = None;
@@ -40,7 +34,7 @@ impl<S: Open> Worker<S> {
                 state = state.filter(|state| !state.is_over());
                 match &mut state {
                     Some(state) => job(Ok(state)),
-                    none => match S::open(&address, &options) {
+                    none => match open() {
                         Ok(opened) => job(Ok(none.insert(opened))),
                         Err(error) => job(Err(error)),
                     },

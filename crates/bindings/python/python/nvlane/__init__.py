@@ -12,7 +12,7 @@
         cache.set("greeting", b"hello")
         cache.get("greeting")
 
-Calls release the interpreter's lock while they wait, and any number of threads may use one client. `nvlane.aio` has the
+A KeyValue of a list of addresses spreads its keys over several targets. Calls release the interpreter's lock while they wait, and any number of threads may use one client. `nvlane.aio` has the
 same classes for asyncio, and `Completions` is for programs with an event loop of their own.
 """
 

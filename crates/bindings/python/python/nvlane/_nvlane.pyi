@@ -1,6 +1,6 @@
 """The native part of nvlane."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypedDict, overload
 
@@ -39,6 +39,23 @@ class Options(TypedDict, total=False):
     timeout: float
     reconnect_timeout: float
     fast_io_fail: float
+
+class SpreadOptions(Options, total=False):
+    """How a KeyValue of several addresses connects, and spreads keys over them.
+
+    deadline: seconds without any byte after which a target with commands outstanding is lost (default 1).
+    immutable: whether a key has one value for ever, or none, as in a cache (default): other targets take the place of lost
+        ones, and what cannot be reached is a miss. With False only one target ever has a key, and calls fail without it.
+    copies: targets that store each value (default 1).
+    weights: shares of the keys, one for each address, 1 to 65,535 (default all 1).
+    names: names of the targets, one for each address, from which the targets of keys follow (default HOST:PORT/NQN).
+    """
+
+    deadline: float
+    immutable: bool
+    copies: int
+    weights: Sequence[int]
+    names: Sequence[str]
 
 class Completions:
     """Operations that were started and not waited for: pass it as `completions` to a method, which then returns the number
@@ -108,13 +125,20 @@ class Blocks:
     ) -> Literal[False]: ...
 
 class KeyValue:
+    @overload
     def __init__(self, address: str, **options: Unpack[Options]) -> None: ...
+    @overload
+    def __init__(self, address: Sequence[str], **options: Unpack[SpreadOptions]) -> None: ...
     @property
     def value_size_max(self) -> int: ...
     @property
     def closed(self) -> bool: ...
     @property
     def address(self) -> str: ...
+    @overload
+    def targets(self, *, completions: None = None) -> list[tuple[str, bool, int, str | None]]: ...
+    @overload
+    def targets(self, *, completions: Completions) -> int: ...
     @overload
     def set(
         self,

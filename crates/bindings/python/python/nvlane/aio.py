@@ -4,17 +4,17 @@ threads of Python."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from . import _nvlane
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self, Unpack
 
-    from ._nvlane import Options
+    from ._nvlane import Options, SpreadOptions
 
 __all__ = ["Blocks", "KeyValue"]
 
@@ -141,8 +141,14 @@ class Blocks(_Client[_nvlane.Blocks]):
 class KeyValue(_Client[_nvlane.KeyValue]):
     """A key-value namespace; see nvlane.KeyValue."""
 
+    @overload
     @classmethod
-    async def open(cls, address: str, **options: Unpack[Options]) -> Self:
+    async def open(cls, address: str, **options: Unpack[Options]) -> Self: ...
+    @overload
+    @classmethod
+    async def open(cls, address: Sequence[str], **options: Unpack[SpreadOptions]) -> Self: ...
+    @classmethod
+    async def open(cls, address: Any, **options: Any) -> Self:
         """Connects. The arguments are those of nvlane.KeyValue."""
         loop = asyncio.get_running_loop()
         return cls(await loop.run_in_executor(None, partial(_nvlane.KeyValue, address, **options)))
@@ -151,6 +157,10 @@ class KeyValue(_Client[_nvlane.KeyValue]):
     def value_size_max(self) -> int:
         """Bytes of the longest value."""
         return self._client.value_size_max
+
+    async def targets(self) -> list[tuple[str, bool, int, str | None]]:
+        """See nvlane.KeyValue.targets."""
+        return await self._run(self._client.targets)
 
     async def set(
         self, key: str | Buffer, value: Buffer, *, if_absent: bool = False, if_present: bool = False

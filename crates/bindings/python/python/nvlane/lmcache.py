@@ -5,21 +5,22 @@
                    "max_capacity_gb": 0}'
 
 Keys have up to 250 bytes; a longer one is a miss and is not stored. A lost target costs misses: each operation ends within
-`fast_io_fail` and `timeout` seconds, and the target is used again as soon as it is back. This module imports nothing of LMCache.
+`fast_io_fail` and `timeout` seconds, and the target is used again as soon as it is back. With several addresses (a list) keys are
+spread over the targets, and others take the place of a lost one after `deadline` seconds. This module imports nothing of LMCache.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from . import Completions, KeyValue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._nvlane import Options
+    from ._nvlane import Options, SpreadOptions
 
 __all__ = ["Client"]
 
@@ -29,16 +30,24 @@ KEY_BYTES_MAX = 250
 class Client:
     """The seven methods that LMCache calls. Submissions come from several threads, completions are drained by one."""
 
-    def __init__(self, address: str, prefix: str = "", ttl: int = 0, **options: Unpack[Options]) -> None:
+    @overload
+    def __init__(self, address: str, prefix: str = "", ttl: int = 0, **options: Unpack[Options]) -> None: ...
+    @overload
+    def __init__(
+        self, address: Sequence[str], prefix: str = "", ttl: int = 0, **options: Unpack[SpreadOptions]
+    ) -> None: ...
+    def __init__(self, address: str | Sequence[str], prefix: str = "", ttl: int = 0, **options: Any) -> None:
         """Connects.
 
-        address: HOST[:PORT]/NQN[?ns=NSID] of a key-value namespace.
+        address: HOST[:PORT]/NQN[?ns=NSID] of a key-value namespace, or a list of several.
         prefix: precedes every key, so that several caches share a namespace.
         ttl: seconds for which a value is kept; 0 for ever, or until the target evicts it.
-        options: those of nvlane.KeyValue; by default 4 lanes, commands that end 1 second after the target is lost, and 10
-            seconds for each command.
+        options: those of nvlane.KeyValue; by default 4 lanes, and 10 seconds for each command. Commands end 1 second after a target
+            is lost.
         """
-        chosen: Options = {"lanes": 4, "fast_io_fail": 1.0, "timeout": 10.0}
+        chosen: dict[str, Any] = {"lanes": 4, "timeout": 10.0}
+        if isinstance(address, str):
+            chosen["fast_io_fail"] = 1.0
         chosen.update(options)
         self._client = KeyValue(address, **chosen)
         self._completions = Completions()
@@ -82,7 +91,8 @@ class Client:
             if error is not None:
                 drained.append((number, False, str(error), None))
             elif is_set:
-                drained.append((number, True, "", None))
+                stored = all(result)
+                drained.append((number, stored, "" if stored else "no target for some of the values", None))
             else:
                 found = [False] * count
                 # A deletion has no results: every key is gone.
