@@ -1,12 +1,18 @@
 """Targets for the tests: the program of $NVLANE, on free ports."""
 
 import os
+import pathlib
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
+
+# Classes of engines for language models, or an engine's own.
+ENGINES = os.environ.get("NVLANE_ENGINES", str(pathlib.Path(__file__).parent / "engines"))
+sys.path.insert(0, ENGINES)
 
 NQN = "nqn.2026-01.io.nvlane:python"
 

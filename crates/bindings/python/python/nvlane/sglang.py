@@ -1,0 +1,267 @@
+"""A storage for SGLang's hierarchical cache: pages of its host pool, each one value on an NVMe/TCP target.
+
+    --enable-hierarchical-cache --hicache-mem-layout page_first --page-size 64 --hicache-storage-backend dynamic
+    --hicache-storage-backend-extra-config '{"backend_name": "nvlane", "module_path": "nvlane.sglang",
+        "class_name": "HiCacheNvlane", "interface_v1": 1,
+        "nvlane": {"address": "192.0.2.1:4420/nqn.2026-01.com.example:cache", "lanes": 4}}'
+
+`nvlane` has the address of a key-value namespace, `prefix` (of all keys, for several caches in one namespace), `ttl` (seconds for
+which a page is kept; 0: until the target evicts it) and the options of nvlane.KeyValue. With `interface_v1` pages move between the
+network and the host pool without a copy in Python.
+
+Keys contain the model, the place of this rank, and the data type, layout and size of pages, so that servers which do not agree in
+all of these never read each other's pages. A lost target costs misses, within `fast_io_fail` (1 s) and `timeout` (10 s).
+SGLang is imported when HiCacheNvlane is first used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import Error, KeyValue
+from ._engines import checked_prefix, connect, identity, leading, memory_at, with_base
+
+__all__ = ["HiCacheNvlane"]
+
+logger = logging.getLogger(__name__)
+
+
+class _HiCacheNvlane:
+    """SGLang's HiCacheStorage on an NVMe/TCP target. Its methods are called by the threads that prefetch and back up, and wait
+    without the interpreter's lock; loads do not wait for stores."""
+
+    def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
+        """Connects.
+
+        storage_config: SGLang's HiCacheStorageConfig, whose extra_config has an object "nvlane".
+        """
+        extra = storage_config.extra_config or {}
+        own = extra.get("nvlane")
+        if not isinstance(own, dict) or "address" not in own:
+            raise ValueError('extra config: "nvlane" has to be an object with "address": HOST[:PORT]/NQN[?ns=NSID]')
+        options: Any = dict(own)
+        address = options.pop("address")
+        self._prefix = checked_prefix(options.pop("prefix", ""))
+        self._ttl = int(options.pop("ttl", 0))
+        self._config = storage_config
+        # Flat pages and those of interface_v1 may have their bytes in another order.
+        self._is_flat = not extra.get("interface_v1")
+        self._loads: KeyValue = connect(address, options)
+        self._owns = self._loads is not address
+        self._stores = connect(address, options) if self._owns else address
+        self._is_failing = False
+        self._counts = {"pages_loaded": 0, "pages_missed": 0, "pages_stored": 0, "pages_present": 0, "errors": 0}
+        self.mem_pool_host: Any = None
+        self._start = ""
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """Takes the host pool whose pages are to be moved."""
+        self.mem_pool_host = mem_pool_host
+        self._start = self._namespace(mem_pool_host)
+
+    # Pages of the host pool, by indices of their tokens.
+
+    def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Fills pages of the host pool. Returns for each whether it was stored, with the size of a page."""
+        return self._load(keys, self._buffers(keys, host_indices))
+
+    def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Stores pages of the host pool, unless they are stored already. Returns for each whether it is stored now."""
+        return self._store(keys, self._buffers(keys, host_indices))
+
+    def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
+        """How many of the first keys are stored, up to one that is not. Asks for all in one round trip."""
+        return leading(self._found(keys))
+
+    # Tensors in host memory, or addresses with sizes.
+
+    def exists(self, key: str) -> bool:
+        """Whether a page is stored."""
+        return self._found([key]) == [True]
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        """The tensor filled with a page (True for an address), or None. Without a tensor: a new one of bytes."""
+        return self.batch_get([key], [target_location], [target_sizes])[0]
+
+    def batch_get(self, keys: Sequence[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
+        """For each key the tensor filled with its page (True for an address), or None."""
+        if target_locations is None or any(location is None for location in target_locations):
+            return [self._new_tensor(key) for key in keys]
+        sizes = _each(target_sizes, len(keys))
+        buffers = [[_memory(location, size, True)[0]] for location, size in zip(target_locations, sizes)]
+        found = self._load(keys, buffers)
+        return [
+            (True if isinstance(location, int) else location) if is_found else None
+            for location, is_found in zip(target_locations, found)
+        ]
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        """Stores a tensor, or the bytes at an address. Returns whether it is stored."""
+        return self.batch_set([key], [value if value is not None else target_location], None, [target_sizes])
+
+    def batch_set(
+        self, keys: Sequence[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
+    ) -> bool:
+        """Stores tensors, or the bytes at addresses. Returns whether all are stored."""
+        pages = values if values is not None else target_locations
+        memories = [_memory(page, size, False) for page, size in zip(pages, _each(target_sizes, len(keys)))]
+        return all(self._store(keys, [[memory] for memory, _ in memories]))
+
+    # The storage as a whole.
+
+    def clear(self) -> None:
+        """Makes all pages of this cache misses, for every server that begins to use it from now on. Their memory is freed
+        when the target evicts them."""
+        if self._start:
+            self._stores.set(self._epoch_key(), os.urandom(8))
+            self._start = self._namespace(self.mem_pool_host)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Pages loaded, missed, stored and found already stored, and calls that failed."""
+        return dict(self._counts)
+
+    def close(self) -> None:
+        """Ends the connections, unless they were given. Closing again does nothing."""
+        if self._owns:
+            self._loads.close()
+            self._stores.close()
+
+    # How it works.
+
+    def _namespace(self, pool: Any) -> str:
+        """What precedes keys of pages: of this model, rank and form of pages, since the cache was cleared."""
+        config = self._config
+        self._identity = identity(
+            engine="sglang",
+            model=config.model_name,
+            # Ranks of MLA have the same pages, and one of them stores them.
+            tp=None if config.is_mla_model else (config.tp_rank, config.tp_size),
+            pp=(config.pp_rank, config.pp_size),
+            cp=(config.attn_cp_rank, config.attn_cp_size),
+            dcp=(getattr(config, "dcp_rank", 0), getattr(config, "dcp_size", 1)),
+            layout=getattr(pool, "layout", None),
+            dtype=getattr(pool, "dtype", None),
+            page_size=pool.page_size,
+            token_bytes=getattr(pool, "size_per_token", None),
+            is_flat=self._is_flat,
+        )
+        # Random, so that pages stay misses if it was lost.
+        self._stores.set(self._epoch_key(), os.urandom(8), if_absent=True)
+        epoch = self._stores.get(self._epoch_key()) or os.urandom(8)
+        return f"{self._prefix}sglang/{self._identity}/{epoch.hex()}/"
+
+    def _epoch_key(self) -> str:
+        return f"{self._prefix}sglang/{self._identity}/epoch"
+
+    def _names(self, keys: Sequence[str]) -> list[str]:
+        if not self._start:
+            raise RuntimeError("no host pool yet: call register_mem_pool_host first")
+        return [self._start + key for key in keys]
+
+    def _buffers(self, keys: Sequence[str], host_indices: Any) -> list[list[Any]]:
+        """The memory of each page, in one piece or several."""
+        page_size = self.mem_pool_host.page_size if self.mem_pool_host is not None else 1
+        if len(host_indices) != len(keys) * page_size:
+            raise ValueError(
+                f"host_indices has {len(host_indices)} tokens: {len(keys)} pages have {len(keys) * page_size}"
+            )
+        if not keys:
+            return []
+        addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
+        sizes = _each(sizes, len(addresses))
+        each = len(addresses) // len(keys)
+        pieces = [memory_at(int(address), int(size)) for address, size in zip(addresses, sizes)]
+        return [pieces[index * each : (index + 1) * each] for index in range(len(keys))]
+
+    def _run(self, method: Callable[..., list[bool]], *arguments: Any, **keywords: Any) -> list[bool] | None:
+        """The result of a method of the client, or None if it failed: what a cache does not get is a miss."""
+        try:
+            result = method(*arguments, **keywords)
+        except Error as error:
+            self._counts["errors"] += 1
+            if not self._is_failing:
+                logger.warning("%s: %s; pages are misses until it works again", self._loads.address, error)
+            self._is_failing = True
+            return None
+        if self._is_failing:
+            logger.warning("%s: works again", self._loads.address)
+        self._is_failing = False
+        return result
+
+    def _load(self, keys: Sequence[str], buffers: list[list[Any]]) -> list[bool]:
+        names = self._names(keys)
+        found = self._run(self._loads.get_many_into, names, buffers)
+        if found is None:
+            return [False] * len(keys)
+        missed = [name for name, is_found in zip(names, found) if not is_found]
+        self._counts["pages_loaded"] += len(names) - len(missed)
+        self._counts["pages_missed"] += len(missed)
+        if missed:
+            # One that exists but is damaged would be asked for again and again, and not be replaced.
+            self._run(self._delete, missed)
+        return found
+
+    def _delete(self, names: list[str]) -> list[bool]:
+        self._loads.delete_many(names)
+        return []
+
+    def _store(self, keys: Sequence[str], buffers: list[list[Any]]) -> list[bool]:
+        # The name of a page depends on its contents: one that exists is the same, and none of it is sent.
+        stored = self._run(
+            self._stores.set_many, self._names(keys), buffers, if_absent=self._ttl == 0, ttl=self._ttl
+        )
+        if stored is None:
+            return [False] * len(keys)
+        self._counts["pages_stored"] += sum(stored)
+        self._counts["pages_present"] += len(stored) - sum(stored)
+        return [True] * len(keys)
+
+    def _found(self, keys: Sequence[str]) -> list[bool]:
+        return self._run(self._loads.exists_many, self._names(keys)) or [False] * len(keys)
+
+    def _new_tensor(self, key: str) -> Any:
+        import torch  # type: ignore[import-not-found]
+
+        try:
+            value = self._loads.get(self._names([key])[0])
+        except Error as error:
+            logger.warning("%s: %s", self._loads.address, error)
+            return None
+        return None if value is None else torch.frombuffer(bytearray(value), dtype=torch.uint8)
+
+
+def _each(sizes: Any, count: int) -> list[Any]:
+    return list(sizes) if isinstance(sizes, (list, tuple)) else [sizes] * count
+
+
+def _memory(location: Any, size: Any, is_filled: bool) -> tuple[Any, Any]:
+    """The memory of a tensor or at an address, and what keeps it in place."""
+    if isinstance(location, int):
+        if not isinstance(size, int):
+            raise TypeError(f"target_sizes: an address needs a number of bytes, not {size!r}")
+        return memory_at(location, size), None
+    if location.device.type != "cpu":
+        raise ValueError(f"a page on {location.device}: pages have to be in host memory")
+    if not location.is_contiguous():
+        if is_filled:
+            raise ValueError("target_locations: a tensor is not contiguous")
+        location = location.contiguous()
+    return memory_at(location.data_ptr(), location.numel() * location.element_size()), location
+
+
+if TYPE_CHECKING:
+
+    class HiCacheNvlane(_HiCacheNvlane): ...
+
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name != "HiCacheNvlane":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        made = with_base(_HiCacheNvlane, "sglang.srt.mem_cache.hicache_storage", "HiCacheStorage")
+        globals()[name] = made
+        return made
