@@ -67,6 +67,9 @@ const LIVE_PAGE: &str = "live-page";
 /// The tests of the Python module.
 const PYTHON_MODULE: &str = "python-module";
 
+/// Those of its tests that need torch, which takes gigabytes: only if it is asked for by this name.
+const PYTHON_TORCH: &str = "python-torch";
+
 /// What does not depend on the engine: it runs with the first one. It stores up to a million pairs.
 const EXPORTER: &str = "exporter";
 
@@ -102,6 +105,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The tests of the Python module that need torch.
+    pub(crate) fn python_torch() -> Self {
+        Self { names: vec![PYTHON_TORCH.to_owned()], ..Self::default() }
+    }
+
     /// Chromium at the live page.
     pub(crate) fn live_page() -> Self {
         Self { names: vec![LIVE_PAGE.to_owned()], ..Self::default() }
@@ -120,13 +128,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let runs_own_tests = is_chosen(&OWN_TESTS);
     let runs_spdk_rpc = is_chosen(&SPDK_RPC);
     let runs_python_module = is_chosen(&PYTHON_MODULE);
+    let runs_python_torch = options.names.iter().any(|name| name == PYTHON_TORCH);
     let runs_live_page = !options.names.is_empty() && is_chosen(&LIVE_PAGE);
     let nbd_suites: Vec<_> = nbd::SUITES.into_iter().filter(|suite| is_chosen(&suite.name)).collect();
     let c_suites: Vec<_> = c_library::SUITES.into_iter().filter(|(name, _)| is_chosen(name)).collect();
-    let runs_others = runs_python_module || !nbd_suites.is_empty() || !c_suites.is_empty();
+    let runs_others =
+        runs_python_module || runs_python_torch || !nbd_suites.is_empty() || !c_suites.is_empty();
     ensure!(
         !suites.is_empty() || runs_own_tests || runs_spdk_rpc || runs_live_page || runs_others,
-        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {PYTHON_MODULE}, {}, {}, {}",
+        "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {PYTHON_MODULE}, {PYTHON_TORCH}, {}, {}, {}",
         options.names.join(" or "),
         SUITES.join(", "),
         nbd::SUITES.map(|suite| suite.name).join(", "),
@@ -150,6 +160,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let dir = new_dir(target_dir().join("clients").join(PYTHON_MODULE))?;
             let is_good = show(PYTHON_MODULE, "", "all", &dir, || wheel::run_tests(&nvlane, &dir))?;
             ensure!(is_good, "failed: {PYTHON_MODULE}; its log is in {}", dir.display());
+        }
+    }
+    if runs_python_torch {
+        for _ in 0..options.times {
+            let dir = new_dir(target_dir().join("clients").join(PYTHON_TORCH))?;
+            let is_good = show(PYTHON_TORCH, "", "all", &dir, || wheel::run_torch_tests(&nvlane, &dir))?;
+            ensure!(is_good, "failed: {PYTHON_TORCH}; its log is in {}", dir.display());
         }
     }
     if !nbd_suites.is_empty() {

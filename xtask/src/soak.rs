@@ -32,6 +32,7 @@ const STEPS: &[Step] = &[
     Step::new("interop, epoll", 1200, || interop::run(&interop::Options::soak("epoll"))),
     Step::new("live page", 180, || clients::run(&clients::Options::live_page())),
     Step::new("Python wheel", 900, || wheel::build(&wheel::Options::checked())),
+    Step::new("Python module with torch", 1200, || clients::run(&clients::Options::python_torch())),
     Step::new("header of the C library", 60, || c_library::header(&c_library::HeaderOptions { check: true })),
     Step::new("driver for Kubernetes", 300, csi::judge),
     Step::new("Ceph", 600, || ceph::judge(&ceph::Options::default())),

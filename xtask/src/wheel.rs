@@ -16,6 +16,9 @@ const MATURIN: &str = "maturin==1.16.0";
 const TEST_PACKAGES: [&str; 5] =
     ["pytest==8.4.2", "numpy==2.2.6", "fsspec==2025.9.0", "mypy==1.18.2", "typing_extensions==4.15.0"];
 
+/// What the tests with models use: several gigabytes, so that no other step installs them.
+const TORCH_PACKAGES: [&str; 4] = ["pytest==8.4.2", "numpy==2.2.6", "torch==2.15.0", "transformers==5.24.0"];
+
 /// Options of `cargo xtask wheel`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -121,12 +124,18 @@ fn environment(place: &Path, packages: &[&str]) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// The tests of the module.
+/// The tests of the module, but those that need torch.
 fn tests(python: &Path, nvlane: &Path) -> Command {
-    let mut command = Command::new(python);
+    let mut command = pytest(python, nvlane, "error");
+    let tests = package().join("tests");
+    command.arg("--ignore").arg(tests.join("torch")).arg(tests);
     command
-        .args(["-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .arg(package().join("tests"));
+}
+
+/// A run of tests that still have to be named.
+fn pytest(python: &Path, nvlane: &Path, warnings: &str) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-W", warnings, "-m", "pytest", "-q", "-p", "no:cacheprovider"]);
     command.env("NVLANE", nvlane).env("NVLANE_EXAMPLES", root().join("examples/python"));
     command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null());
     command
@@ -138,8 +147,32 @@ fn tests(python: &Path, nvlane: &Path) -> Command {
 /// # Errors
 /// The module cannot be built, or a tool is missing.
 pub(crate) fn run_tests(nvlane: &Path, dir: &Path) -> Result<bool> {
-    run(&mut cargo(&["build", "--locked", "--workspace", "--lib", "--test", "probe_host"]))?;
     let python = environment(&target_dir().join("tools/python-tests"), &TEST_PACKAGES)?;
+    install_module(dir)?;
+    let mut types = Command::new(&python);
+    types
+        .args(["-m", "mypy", "--strict", "--no-warn-return-any", "--cache-dir"])
+        .arg(dir.join("types"))
+        .args(["-p", "nvlane"]);
+    run_all(dir, &mut [types, tests(&python, nvlane)])
+}
+
+/// Runs the tests with models of transformers in the same way. Returns whether all passed.
+///
+/// # Errors
+/// The module cannot be built, or there is no torch.
+pub(crate) fn run_torch_tests(nvlane: &Path, dir: &Path) -> Result<bool> {
+    let python = environment(&target_dir().join("tools/python-torch"), &TORCH_PACKAGES)?;
+    install_module(dir)?;
+    // Warnings of torch and transformers are not ours.
+    let mut tests = pytest(&python, nvlane, "default");
+    tests.arg(package().join("tests/torch"));
+    run_all(dir, &mut [tests])
+}
+
+/// Builds the module as the workspace does, into a directory for `PYTHONPATH`.
+fn install_module(dir: &Path) -> Result<()> {
+    run(&mut cargo(&["build", "--locked", "--workspace", "--lib", "--test", "probe_host"]))?;
     let module = dir.join("nvlane");
     fs::create_dir_all(&module)?;
     for entry in fs::read_dir(package().join("python/nvlane"))? {
@@ -150,15 +183,16 @@ pub(crate) fn run_tests(nvlane: &Path, dir: &Path) -> Result<bool> {
     }
     let library = program_path("lib_nvlane.so");
     fs::copy(&library, module.join("_nvlane.abi3.so")).with_context(|| library.display().to_string())?;
+    Ok(())
+}
+
+/// Runs commands on the module in a directory, up to the first that fails. Returns whether none did.
+fn run_all(dir: &Path, commands: &mut [Command]) -> Result<bool> {
     let log = File::create(dir.join("log"))?;
-    let mut types = Command::new(&python);
-    types
-        .args(["-m", "mypy", "--strict", "--no-warn-return-any", "--cache-dir"])
-        .arg(dir.join("types"))
-        .args(["-p", "nvlane"]);
-    for command in [&mut types, &mut tests(&python, nvlane)] {
+    for command in commands {
         command.env("PYTHONPATH", dir).current_dir(dir).stdout(log.try_clone()?).stderr(log.try_clone()?);
-        let status = command.status().with_context(|| format!("cannot run {}", python.display()))?;
+        let status =
+            command.status().with_context(|| format!("cannot run {}", command.get_program().display()))?;
         if !status.success() {
             return Ok(false);
         }

@@ -8,7 +8,7 @@ import pytest
 
 IMPORTS = """
 import sys
-import nvlane.lmcache, nvlane.sglang, nvlane.vllm
+import nvlane.lmcache, nvlane.sglang, nvlane.transformers, nvlane.vllm
 assert not {"lmcache", "sglang", "torch", "transformers", "vllm"} & set(sys.modules)
 """
 
