@@ -77,7 +77,9 @@ def config(address: Any, **changes: Any) -> HiCacheStorageConfig:
         "model_name": "meta-llama/Llama-3.1-8B",
     }
     # A busy machine is no lost target.
-    patient = {"lanes": 2, "fast_io_fail": 30.0, "timeout": 30.0} if isinstance(address, str) else {}
+    patient: dict[str, Any] = {}
+    if isinstance(address, str):
+        patient = {"lanes": 2, "connect_timeout": 60.0, "fast_io_fail": 30.0, "timeout": 30.0}
     own = {"address": address, "prefix": changes.pop("prefix", "tests/"), **patient, **changes.pop("nvlane", {})}
     fields |= {"extra_config": {"interface_v1": changes.pop("interface_v1", 1), "nvlane": own}} | changes
     return HiCacheStorageConfig(**fields)

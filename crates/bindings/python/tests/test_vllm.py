@@ -58,7 +58,7 @@ class Tier:
         made = getattr(nvlane.vllm, "NvlaneTier")
         assert issubclass(made, SecondaryTierManager)
         # A busy machine is no lost target.
-        patient = {"lanes": 2, "fast_io_fail": 30.0, "timeout": 30.0}
+        patient = {"lanes": 2, "connect_timeout": 60.0, "fast_io_fail": 30.0, "timeout": 30.0}
         options.setdefault("options", None if isinstance(address, nvlane.KeyValue) else patient)
         self.tier = made(
             offloading_spec=spec(**own),

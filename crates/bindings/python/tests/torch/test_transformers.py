@@ -17,7 +17,7 @@ from nvlane.transformers import CachedPrefix
 CHUNK = 8
 
 # A busy machine is no lost target.
-PATIENT: Any = {"lanes": 2, "fast_io_fail": 30.0, "timeout": 30.0}
+PATIENT: Any = {"lanes": 2, "connect_timeout": 60.0, "fast_io_fail": 30.0, "timeout": 30.0}
 
 
 def tiny(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
