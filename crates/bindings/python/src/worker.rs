@@ -22,7 +22,7 @@ pub(crate) struct Worker<S> {
 }
 
 impl<S: State> Worker<S> {
-    /// Starts the thread. `open` opens what it has, and waits for the target.
+    /// Starts the thread. The first job calls `open`, which connects to the target; so does the first job after a loss.
     ///
     /// # Errors
     /// The process has no more threads.

@@ -1,4 +1,4 @@
-//! Pairs of commands on lanes of one or several targets: the first waits with a buffer, the second names what it is for.
+//! Pairs of commands on lanes of one or several targets: a Collect or Data command holds the buffer, and its Submit names the keys.
 //! docs/kv-commands.md §4, §7
 
 use std::collections::VecDeque;

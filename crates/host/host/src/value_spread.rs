@@ -187,7 +187,7 @@ impl<B: DataBuffer + Default + Send + 'static> ValueSpread<B> {
 
     /// How the targets are, in the order in which they were named.
     pub fn health(&mut self) -> Vec<TargetHealth> {
-        // Without descriptors for a set of lanes all targets are lost, which is told here.
+        // An error means that a set of lanes got no file descriptors: all targets are lost then, and `is_up` says so.
         let _ = self.take_news();
         let health = |member: &Member| TargetHealth {
             name: member.target.name.clone(),

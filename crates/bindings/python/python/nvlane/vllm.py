@@ -102,7 +102,7 @@ class _NvlaneTier:
         # Loads and lookups do not wait for stores.
         self._stores: KeyValue = connect(address, options or {}) if self._owns else self._loads
         self._completions = Completions()
-        # By number of the operation: keys of a lookup, or a job. None: nobody waits for it.
+        # Keyed by operation number. A list: the keys of a lookup; a job otherwise; None: the result is not used.
         self._under_way: dict[int, list[bytes] | tuple[int, _Job] | None] = {}
         self._lookups: dict[bytes, _Lookup] = {}
         self._keys_of: dict[str, set[bytes]] = {}

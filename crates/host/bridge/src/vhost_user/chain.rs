@@ -39,7 +39,7 @@ pub(crate) struct Chain {
     pub(crate) writable: Vec<Segment>,
 }
 
-/// The guest's driver has broken the rules of virtqueues: the queue is of no more use.
+/// How a guest violated the rules of a virtqueue. The queue is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ChainViolation {
     #[error("descriptor {index} of a table of {count}")]

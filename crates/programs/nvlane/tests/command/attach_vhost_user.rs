@@ -283,7 +283,7 @@ fn a_hostile_guest_gets_an_error_or_a_closed_queue() {
             assert_eq!(guest.await_used(guest.count), FAILED, "{length} bytes at {address:#x}");
         }
     }
-    // The rules of virtqueues broken: the queue is closed, the front end is told, and may start it again.
+    // A guest violates the virtqueue rules: the bridge closes the queue and signals the front end, which may start it again.
     let broken: [&[(u64, u32, u16, u16)]; 6] = [
         &[(HEAD, 16, NEXT, 1), (STATUS, 1, NEXT | WRITE, 1)],
         &[(HEAD, 16, NEXT, 9)],
