@@ -287,7 +287,7 @@ fn a_trace_has_the_commands_that_are_asked_for_and_ends_by_itself() {
     ));
     let load = |nsid: u32| {
         let address = format!("{}?ns={nsid}", target.address());
-        let words = ["perf", &address, "-t", "4", "-q", "2", "-o", "4096", "-w", "randrw", "-M", "50"];
+        let words = ["perf", &address, "-t", "300", "-q", "2", "-o", "4096", "-w", "randrw", "-M", "50"];
         nvlane().args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a load")
     };
     let trace = |words: &[&str]| {

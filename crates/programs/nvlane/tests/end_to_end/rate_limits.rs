@@ -93,6 +93,13 @@ fn a_limit_holds_for_all_lanes_together_and_changes_under_load() {
                 assert!(is_exact, "never what is allowed: {limits}");
             }
         }
+        // The counters of namespaces and of hosts are not read at one instant: nothing may be under way.
+        let mut ended = Vec::new();
+        for namespace in &mut lanes {
+            while namespace.lane_mut().outstanding() > 0 {
+                namespace.lane_mut().wait(&mut ended, Duration::from_secs(1));
+            }
+        }
         let state = rig.state();
         let throttled = state.subsystems[0].namespaces[0].traffic;
         assert!(throttled.throttled_count > 1000 && throttled.throttled_ns > 100_000_000, "{throttled:?}");
