@@ -209,8 +209,11 @@ impl Control {
             return Ok(self.answer(&Report::default()));
         }
         let kept = Kept::new(self.revision.saturating_add(1), tree::differences(&self.base, &changed), names);
+        let path = self.file.as_ref().map(|file| file.path().to_owned()).unwrap_or_default();
         let cannot_keep = |error: std::io::Error| {
-            CallError::new(INTERNAL, format!("nothing changed: the change cannot be kept: {error}"))
+            let message =
+                format!("nothing changed: the change cannot be kept in {}: {error}", path.display());
+            CallError::new(INTERNAL, message)
         };
         let staged = match &mut self.file {
             Some(file) => Some(file.stage(&kept).map_err(cannot_keep)?),

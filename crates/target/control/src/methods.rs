@@ -225,7 +225,12 @@ impl Control {
         if noun.name == "namespace" {
             add_number(&mut values, list);
             if !values.contains_key("storage") {
-                let message = "missing: name storage such as ram:1G, or a size";
+                if let Some(text) = values.get(id).and_then(Value::as_str) {
+                    let message =
+                        format!("expected a number, found {text:?}: storage is a key of its own (--storage)");
+                    return Err(CallError::invalid(Some(id), message));
+                }
+                let message = "missing: name storage such as ram:1G (--storage), or a size (--size)";
                 return Err(CallError::invalid(Some("storage"), message));
             }
         } else if !values.contains_key(id) {

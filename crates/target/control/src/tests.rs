@@ -316,6 +316,14 @@ fn a_refused_change_leaves_everything_as_it_was() {
 }
 
 #[test]
+fn a_change_that_cannot_be_kept_is_not_made() {
+    let mut fixture = Fixture::new();
+    std::fs::remove_dir(fixture.file.parent().expect("a directory")).expect("it is empty");
+    let error = fixture.refused("add", json!({ "noun": "namespace", "values": { "storage": "ram:1M" } }));
+    assert!(error.message.contains(&format!("kept in {}: ", fixture.file.display())), "{}", error.message);
+}
+
+#[test]
 fn without_a_file_changes_end_with_the_target() {
     let mut control = Control::start(&config(TOML), None).unwrap_or_else(|error| panic!("{error}")).control;
     let mut plant = FakePlant::new(&control);

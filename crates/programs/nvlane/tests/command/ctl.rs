@@ -233,6 +233,7 @@ fn refusals_say_what_would_be_right_and_change_nothing() {
     let before = target.json(&["diff"]);
     for (words, code, message) in [
         (&["namespace", "add", "--storage", "ram:2X"][..], 2, "no size ends in 'X': use K, M, G or T"),
+        (&["namespace", "add", "ram:1M"], 2, "found \"ram:1M\": storage is a key of its own (--storage)"),
         (&["namespace", "remove", "3"], 1, "no namespace 3: there is 1"),
         (&["namespace", "set", "1", "--storage", "ram:1M?lba=512"], 1, "it is open as ram:1M"),
         (
