@@ -116,6 +116,9 @@ fn small_rig(engine: EngineKind) -> Rig {
         config.reactors.zero_copy = ZeroCopy::From(4096);
         config.reactors.threads = Threads::Count(1);
         config.reactors.pool_bytes = 24 * MIB;
+        // No host is closed for what it does not read while others need buffers, on a busy machine either.
+        config.timeouts.contended_ms = 60_000;
+        config.timeouts.send_ms = 60_000;
     })
 }
 
