@@ -59,8 +59,8 @@ pub(crate) fn judge(options: &Options) -> Result<()> {
         options.names.join(" or "),
         SUITES.join(", ")
     );
-    deps::install_ceph()?;
-    deps::install_nbd_clients()?;
+    deps::install_programs(deps::CEPH_PROGRAMS)?;
+    deps::install_programs(deps::NBD_PROGRAMS)?;
     let nvlane = match &options.target_bin {
         Some(path) => path.canonicalize().with_context(|| format!("no binary {}", path.display()))?,
         None => program("nvlane")?,

@@ -148,7 +148,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         None => program("nvlane")?,
     };
     if runs_live_page {
-        deps::install_browser()?;
+        deps::install_programs(deps::BROWSER_PROGRAMS)?;
         for _ in 0..options.times {
             let dir = new_dir(target_dir().join("clients").join(LIVE_PAGE))?;
             let is_good = show(LIVE_PAGE, "", "metrics", &dir, || run_live_page(&nvlane, &dir))?;

@@ -10,7 +10,8 @@ use crate::deps;
 /// # Errors
 /// A dependency violates a rule.
 pub(crate) fn run() -> Result<()> {
-    deps::install_deny()?;
+    // Without optimization: it is built once and rarely runs.
+    deps::cargo_tool("cargo-deny", "0.20.2", &["--debug"])?;
     run_command(&mut cargo(&[
         "deny",
         "--locked",

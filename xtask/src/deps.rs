@@ -7,79 +7,78 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::{cargo, is_installed, output_of, root, run, target_dir, text_of};
 
-/// A program, its Debian package, and its purpose.
-struct Program {
-    name: &'static str,
-    package: &'static str,
-    purpose: &'static str,
-}
+/// A program or a file, its Debian package, and its purpose.
+type Program = (&'static str, &'static str, &'static str);
 
 const PROGRAMS: &[Program] = &[
-    Program { name: "qemu-system-x86_64", package: "qemu-system-x86", purpose: "guests with stock kernels" },
-    Program { name: "xz", package: "xz-utils", purpose: "unpacking kernels" },
-    Program { name: "zstd", package: "zstd", purpose: "unpacking kernels" },
-    Program { name: "python3", package: "python3", purpose: "forbidding io_uring to a test" },
-    Program { name: "nvme", package: "nvme-cli", purpose: "checking keys" },
-    Program { name: "openssl", package: "openssl", purpose: "the other end of TLS" },
-    Program { name: "gnutls-cli", package: "gnutls-bin", purpose: "the other end of TLS" },
-    Program {
-        name: "prometheus",
-        package: "prometheus",
-        purpose: "scraping a target, and its alerts and dashboard",
-    },
-    Program { name: "setpriv", package: "util-linux", purpose: "ending what a test started" },
-    Program { name: "script", package: "bsdutils", purpose: "a terminal for nvlane top" },
+    ("qemu-system-x86_64", "qemu-system-x86", "guests with stock kernels"),
+    ("xz", "xz-utils", "unpacking kernels"),
+    ("zstd", "zstd", "unpacking kernels"),
+    ("python3", "python3", "forbidding io_uring to a test"),
+    ("nvme", "nvme-cli", "checking keys"),
+    ("openssl", "openssl", "the other end of TLS"),
+    ("gnutls-cli", "gnutls-bin", "the other end of TLS"),
+    ("prometheus", "prometheus", "scraping a target, and its alerts and dashboard"),
+    ("setpriv", "util-linux", "ending what a test started"),
+    ("script", "bsdutils", "a terminal for nvlane top"),
+    ("/usr/include/rbd/librbd.h", "librbd-dev", "comparing the table of librbd's functions"),
 ];
 
 const CLIENT_PROGRAMS: &[Program] = &[
-    Program { name: "memccapable", package: "libmemcached-tools", purpose: "checks of memcached's protocol" },
-    Program { name: "python3", package: "python3", purpose: "memcached's clients in Python" },
-    Program { name: "go", package: "golang-go", purpose: "a memcached client in Go" },
-    Program { name: "perl", package: "perl", purpose: "memcached's own tests" },
-    Program { name: "mkfs.xfs", package: "xfsprogs", purpose: "volumes that share blocks" },
-    Program { name: "xz", package: "xz-utils", purpose: "unpacking memcached's sources" },
+    ("memccapable", "libmemcached-tools", "checks of memcached's protocol"),
+    ("python3", "python3", "memcached's clients in Python"),
+    ("go", "golang-go", "a memcached client in Go"),
+    ("perl", "perl", "memcached's own tests"),
+    ("mkfs.xfs", "xfsprogs", "volumes that share blocks"),
+    ("xz", "xz-utils", "unpacking memcached's sources"),
 ];
 
-const BROWSER_PROGRAMS: &[Program] = &[
-    Program { name: "python3", package: "python3", purpose: "telling the browser what to do" },
-    Program { name: "chromium", package: "chromium", purpose: "showing the live page" },
+/// A browser, and what drives it.
+pub(crate) const BROWSER_PROGRAMS: &[Program] = &[
+    ("python3", "python3", "telling the browser what to do"),
+    ("chromium", "chromium", "showing the live page"),
 ];
 
-const NBD_PROGRAMS: &[Program] = &[
-    Program { name: "nbdcopy", package: "libnbd-bin", purpose: "NBD's own clients" },
-    Program { name: "qemu-img", package: "qemu-utils", purpose: "qemu's NBD client" },
-    Program { name: "fio", package: "fio", purpose: "verified load over NBD" },
+/// NBD clients.
+pub(crate) const NBD_PROGRAMS: &[Program] = &[
+    ("nbdcopy", "libnbd-bin", "NBD's own clients"),
+    ("qemu-img", "qemu-utils", "qemu's NBD client"),
+    ("fio", "fio", "verified load over NBD"),
+    ("/usr/lib/python3/dist-packages/nbd.py", "python3-libnbd", "libnbd from Python"),
 ];
 
-const CEPH_PROGRAMS: &[Program] = &[
-    Program { name: "ceph-mon", package: "ceph-mon", purpose: "a cluster" },
-    Program { name: "ceph-osd", package: "ceph-osd", purpose: "a cluster" },
-    Program { name: "rbd", package: "ceph-common", purpose: "RBD images, and librbd" },
+/// A Ceph cluster's daemons and tools.
+pub(crate) const CEPH_PROGRAMS: &[Program] = &[
+    ("ceph-mon", "ceph-mon", "a cluster"),
+    ("ceph-osd", "ceph-osd", "a cluster"),
+    ("rbd", "ceph-common", "RBD images, and librbd"),
 ];
 
-/// Headers that the table of librbd's functions is compared with.
-const CEPH_HEADERS: &str = "librbd-dev";
-
-/// Has no program.
-const NBD_PYTHON: &str = "python3-libnbd";
-
-const C_PROGRAMS: &[Program] = &[
-    Program { name: "g++", package: "g++", purpose: "programs over libnvlane" },
-    Program { name: "nm", package: "binutils", purpose: "what libnvlane exports" },
-    Program { name: "pkg-config", package: "pkg-config", purpose: "finding libnvlane" },
-    Program { name: "make", package: "make", purpose: "configuring fio's sources" },
-    Program { name: "valgrind", package: "valgrind", purpose: "memory errors of programs over libnvlane" },
-    Program { name: "fio", package: "fio", purpose: "verified load over libnvlane" },
+/// What programs over libnvlane are compiled and judged with.
+pub(crate) const C_PROGRAMS: &[Program] = &[
+    ("g++", "g++", "programs over libnvlane"),
+    ("nm", "binutils", "what libnvlane exports"),
+    ("pkg-config", "pkg-config", "finding libnvlane"),
+    ("make", "make", "configuring fio's sources"),
+    ("valgrind", "valgrind", "memory errors of programs over libnvlane"),
+    ("fio", "fio", "verified load over libnvlane"),
 ];
 
-const PACKAGE_PROGRAMS: &[Program] = &[
-    Program { name: "dpkg-deb", package: "dpkg", purpose: "Debian packages" },
-    Program { name: "objcopy", package: "binutils", purpose: "debug symbols apart from the program" },
-    Program { name: "mmdebstrap", package: "mmdebstrap", purpose: "clean Debian systems" },
-    Program { name: "systemd-nspawn", package: "systemd-container", purpose: "systems in containers" },
-    Program { name: "umoci", package: "umoci", purpose: "unpacking OCI images" },
-    Program { name: "runc", package: "runc", purpose: "running OCI images" },
+/// What makes packages, and checks them.
+pub(crate) const PACKAGE_PROGRAMS: &[Program] = &[
+    ("dpkg-deb", "dpkg", "Debian packages"),
+    ("objcopy", "binutils", "debug symbols apart from the program"),
+    ("mmdebstrap", "mmdebstrap", "clean Debian systems"),
+    ("systemd-nspawn", "systemd-container", "systems in containers"),
+    ("umoci", "umoci", "unpacking OCI images"),
+    ("runc", "runc", "running OCI images"),
 ];
+
+/// What traces system calls.
+pub(crate) const STRACE: &[Program] = &[("strace", "strace", "tracing system calls")];
+
+/// What counts instructions, and finds errors of memory.
+pub(crate) const VALGRIND: &[Program] = &[("valgrind", "valgrind", "counting instructions, memory errors")];
 
 /// Python packages of memcached clients, of their test runner, and SPDK's client of its JSON-RPC.
 const PYTHON_PACKAGES: &[&str] =
@@ -101,14 +100,11 @@ const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 /// # Errors
 /// A program is missing that this user cannot install; the message names the command.
 pub(crate) fn install() -> Result<()> {
-    debian_packages(PROGRAMS)?;
-    if !Path::new("/usr/include/rbd/librbd.h").is_file() {
-        install_debian(&[CEPH_HEADERS])?;
+    for programs in [PROGRAMS, NBD_PROGRAMS, C_PROGRAMS] {
+        install_programs(programs)?;
     }
     rust_components()?;
     install_clients()?;
-    install_nbd_clients()?;
-    install_for_c()?;
     lab(&[])
 }
 
@@ -129,68 +125,20 @@ pub(crate) struct Clients {
     pub(crate) memcached_exporter: PathBuf,
 }
 
-/// Installs a browser.
-///
-/// # Errors
-/// As [`install`].
-pub(crate) fn install_browser() -> Result<()> {
-    debian_packages(BROWSER_PROGRAMS)
-}
-
-/// Installs the NBD clients.
-///
-/// # Errors
-/// As [`install`].
-pub(crate) fn install_nbd_clients() -> Result<()> {
-    debian_packages(NBD_PROGRAMS)?;
-    let module = Path::new("/usr/lib/python3/dist-packages/nbd.py");
-    if module.is_file() { Ok(()) } else { install_debian(&[NBD_PYTHON]) }
-}
-
-/// Installs a Ceph cluster's daemons and tools.
-///
-/// # Errors
-/// As [`install`].
-pub(crate) fn install_ceph() -> Result<()> {
-    debian_packages(CEPH_PROGRAMS)
-}
-
-/// Installs what programs over libnvlane are compiled and judged with.
-///
-/// # Errors
-/// As [`install`].
-pub(crate) fn install_for_c() -> Result<()> {
-    debian_packages(C_PROGRAMS)
-}
-
 /// Installs cbindgen, and returns its path. Without optimization: it runs for a second. Another version writes other headers.
 ///
 /// # Errors
 /// As [`install`].
 pub(crate) fn install_cbindgen() -> Result<PathBuf> {
-    let tools = target_dir().join("tools");
-    let ours = tools.join("bin/cbindgen");
-    let says = format!("cbindgen {CBINDGEN}");
-    let is_right =
-        |path: &Path| output_of(Command::new(path).arg("--version")).is_ok_and(|text| text == says);
-    if let Some(path) = [Path::new("cbindgen"), &ours].into_iter().find(|path| is_right(path)) {
-        return Ok(path.to_owned());
-    }
-    let mut install =
-        cargo(&["install", "--locked", "--debug", "--quiet", "cbindgen", "--version", CBINDGEN]);
-    run(install.arg("--root").arg(&tools))?;
-    Ok(ours)
+    exact_tool("cbindgen", "0.29.2", &["--debug"])
 }
-
-/// The version of cbindgen that nvlane.h is made with.
-const CBINDGEN: &str = "0.29.2";
 
 /// Installs the memcached clients: those in Python in their own virtual environment.
 ///
 /// # Errors
 /// As [`install`].
 pub(crate) fn install_clients() -> Result<Clients> {
-    debian_packages(CLIENT_PROGRAMS)?;
+    install_programs(CLIENT_PROGRAMS)?;
     let place = target_dir().join("tools/memcached-clients");
     let python = place.join("bin/python");
     let source_of = |package: &str| place.join(package.replace("==", "-"));
@@ -363,20 +311,24 @@ fn upstream(package: &str) -> &str {
 /// # Errors
 /// As [`install`].
 pub(crate) fn install_for_counting() -> Result<PathBuf> {
-    install_valgrind()?;
+    install_programs(VALGRIND)?;
     // Its version must match the crate that the bench uses.
-    let version = locked_version("gungraun")?;
-    let is_right = |runner: &Path| {
-        let says = output_of(Command::new(runner).arg("--version"));
-        says.is_ok_and(|says| says.rsplit(' ').next() == Some(version.as_str()))
+    exact_tool("gungraun-runner", &locked_version("gungraun")?, &[])
+}
+
+/// Installs this version of a program from the registry, unless it is there, and returns its path.
+fn exact_tool(name: &str, version: &str, options: &[&str]) -> Result<PathBuf> {
+    let is_right = |path: &Path| {
+        let says = output_of(Command::new(path).arg("--version"));
+        says.is_ok_and(|says| says.rsplit(' ').next() == Some(version))
     };
     let tools = target_dir().join("tools");
-    let ours = tools.join("bin/gungraun-runner");
-    if let Some(runner) = [Path::new("gungraun-runner"), &ours].into_iter().find(|runner| is_right(runner)) {
-        return Ok(runner.to_owned());
+    let ours = tools.join("bin").join(name);
+    if let Some(path) = [Path::new(name), &ours].into_iter().find(|path| is_right(path)) {
+        return Ok(path.to_owned());
     }
-    let mut install = cargo(&["install", "--locked", "--quiet", "gungraun-runner", "--version", &version]);
-    run(install.arg("--root").arg(&tools))?;
+    let mut install = cargo(&["install", "--locked", "--quiet", name, "--version", version]);
+    run(install.args(options).arg("--root").arg(&tools))?;
     Ok(ours)
 }
 
@@ -389,21 +341,13 @@ fn locked_version(name: &str) -> Result<String> {
     Ok(version.trim_matches('"').to_owned())
 }
 
-/// Installs the tools that make packages and check them.
-///
-/// # Errors
-/// As [`install`].
-pub(crate) fn install_for_packages() -> Result<()> {
-    debian_packages(PACKAGE_PROGRAMS)
-}
-
 /// Installs the fuzzing tools.
 ///
 /// # Errors
 /// As [`install`].
 pub(crate) fn install_for_fuzzing() -> Result<()> {
-    debian_packages(&[Program { name: "c++", package: "g++", purpose: "libFuzzer" }])?;
-    cargo_tool("cargo-fuzz", "0.13.2")
+    install_programs(&[("c++", "g++", "libFuzzer")])?;
+    cargo_tool("cargo-fuzz", "0.13.2", &[])
 }
 
 /// Installs the coverage tools.
@@ -412,62 +356,30 @@ pub(crate) fn install_for_fuzzing() -> Result<()> {
 /// As [`install`].
 pub(crate) fn install_for_coverage() -> Result<()> {
     run(Command::new("rustup").args(["component", "add", "llvm-tools"]).current_dir(root()))?;
-    cargo_tool("cargo-llvm-cov", "0.6.21")
+    cargo_tool("cargo-llvm-cov", "0.6.21", &[])
 }
 
-/// Installs the mutation testing tool.
+/// Installs this version of a program from the registry, unless one is installed.
 ///
 /// # Errors
 /// As [`install`].
-pub(crate) fn install_for_mutants() -> Result<()> {
-    cargo_tool("cargo-mutants", "27.1.0")
-}
-
-/// Installs cargo-deny. Without optimization: it is built once and rarely runs.
-///
-/// # Errors
-/// As [`install`].
-pub(crate) fn install_deny() -> Result<()> {
-    if is_installed("cargo-deny") {
-        return Ok(());
-    }
-    run(&mut cargo(&["install", "--locked", "--debug", "cargo-deny", "--version", "0.20.2"]))
-}
-
-/// Installs strace.
-///
-/// # Errors
-/// As [`install`].
-pub(crate) fn install_strace() -> Result<()> {
-    debian_packages(&[Program { name: "strace", package: "strace", purpose: "tracing system calls" }])
-}
-
-/// Installs valgrind.
-///
-/// # Errors
-/// As [`install`].
-pub(crate) fn install_valgrind() -> Result<()> {
-    debian_packages(&[Program {
-        name: "valgrind",
-        package: "valgrind",
-        purpose: "counting instructions, memory errors",
-    }])
-}
-
-/// Installs a program from the registry, unless it is installed.
-fn cargo_tool(name: &str, version: &str) -> Result<()> {
+pub(crate) fn cargo_tool(name: &str, version: &str, options: &[&str]) -> Result<()> {
     if is_installed(name) {
         return Ok(());
     }
-    run(&mut cargo(&["install", "--locked", name, "--version", version]))
+    run(cargo(&["install", "--locked", name, "--version", version]).args(options))
 }
 
-fn debian_packages(programs: &[Program]) -> Result<()> {
-    let missing: Vec<_> = programs.iter().filter(|program| !is_installed(program.name)).collect();
-    for program in &missing {
-        println!("missing: {} ({}), for {}", program.name, program.package, program.purpose);
+/// Installs those that are missing.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_programs(programs: &[Program]) -> Result<()> {
+    let missing: Vec<_> = programs.iter().filter(|(name, ..)| !is_installed(name)).collect();
+    for (name, package, purpose) in &missing {
+        println!("missing: {name} ({package}), for {purpose}");
     }
-    let mut packages: Vec<_> = missing.iter().map(|program| program.package).collect();
+    let mut packages: Vec<_> = missing.iter().map(|(_, package, _)| *package).collect();
     packages.dedup();
     if packages.is_empty() { Ok(()) } else { install_debian(&packages) }
 }

@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub(crate) fn memcheck() -> Result<()> {
-    deps::install_valgrind()?;
+    deps::install_programs(deps::VALGRIND)?;
     let mut command = cargo(&["test", "--locked", "--lib"]);
     command.args(UNSAFE_CRATES.iter().flat_map(|name| ["--package", name]));
     command.arg("--");

@@ -181,7 +181,7 @@ pub(crate) fn is_mutant(number: usize) -> bool {
 /// # Errors
 /// The tests fail without a mutation, or a mutant cannot be tested. Survivors are no error: docs/testing.md.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    deps::install_for_mutants()?;
+    deps::cargo_tool("cargo-mutants", "27.1.0", &[])?;
     let is_wanted = |subject: &&Subject| options.only.as_ref().is_none_or(|only| only == subject.name);
     for subject in SUBJECTS.iter().filter(is_wanted) {
         let directory = subject.directory()?;

@@ -197,7 +197,7 @@ fn empty_dir(path: &Path) -> Result<()> {
 /// # Errors
 /// They differ.
 pub(crate) fn reproducible() -> Result<()> {
-    deps::install_for_packages()?;
+    deps::install_programs(deps::PACKAGE_PROGRAMS)?;
     let place = target_dir().join("reproducible");
     empty_dir(&place)?;
     let mut sums = Vec::new();

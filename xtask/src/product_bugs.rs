@@ -182,7 +182,7 @@ impl Programs {
             run_command(cargo_in_copy(&package).args(["--profile", OPTIMIZED]))?;
         }
         if traces {
-            deps::install_strace()?;
+            deps::install_programs(deps::STRACE)?;
             run_command(&mut build(&["build", "--locked", "--bins", "--package=nvlane"]))?;
         }
         let mut tests = BTreeMap::new();

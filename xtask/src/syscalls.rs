@@ -40,7 +40,7 @@ const NQN: &str = "nqn.2026-01.io.nvlane:traced";
 /// # Errors
 /// A target makes a call that is not listed, the lists differ, or a durable call is missing.
 pub(crate) fn run() -> Result<()> {
-    deps::install_strace()?;
+    deps::install_programs(deps::STRACE)?;
     let listed = listed()?;
     let in_unit = in_unit()?;
     ensure!(

@@ -19,7 +19,7 @@ pub(super) const SUITES: [(&str, &str); 2] = [("c-programs", "programs.sh"), ("c
 /// # Errors
 /// As [`fio_engine`].
 pub(super) fn install() -> Result<PathBuf> {
-    deps::install_for_c()?;
+    deps::install_programs(deps::C_PROGRAMS)?;
     let out = target_dir().join("clients/c-library");
     fio_engine(&EngineOptions::to(&out, "dev"))?;
     Ok(out)

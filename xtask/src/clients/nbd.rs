@@ -33,7 +33,7 @@ const PYTHON: &str = "/usr/bin/python3";
 /// # Errors
 /// As [`deps::install`]; the interpreter has no libnbd.
 pub(super) fn install() -> Result<()> {
-    deps::install_nbd_clients()?;
+    deps::install_programs(deps::NBD_PROGRAMS)?;
     let status = Command::new(PYTHON).args(["-c", "import nbd"]).stderr(Stdio::null()).status();
     let has_libnbd = status.is_ok_and(|status| status.success());
     ensure!(has_libnbd, "{PYTHON} has no module nbd: sudo apt-get install python3-libnbd");

@@ -53,7 +53,7 @@ StandardError=inherit
 /// # Errors
 /// A step fails.
 pub(super) fn run(sources: &Sources) -> Result<()> {
-    deps::install_for_packages()?;
+    deps::install_programs(deps::PACKAGE_PROGRAMS)?;
     let place = target_dir().join("package-check");
     empty_dir(&place)?;
     let packages = place.join("packages");

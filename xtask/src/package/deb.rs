@@ -29,7 +29,7 @@ pub(super) const XZ: &str = "xz";
 /// # Errors
 /// A tool is missing or fails.
 pub(super) fn build(sources: &Sources, out: &Path, compression: &str) -> Result<Vec<PathBuf>> {
-    deps::install_for_packages()?;
+    deps::install_programs(deps::PACKAGE_PROGRAMS)?;
     let architecture = output_of(Command::new("dpkg").arg("--print-architecture"))?;
     let trees = out.join("trees");
     empty_dir(&trees)?;

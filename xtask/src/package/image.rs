@@ -24,7 +24,7 @@ const COMMAND: [&str; 3] = ["target", "--config", "/etc/nvlane/nvlane.toml"];
 /// # Errors
 /// A tool is missing or fails.
 pub(super) fn build(sources: &Sources, out: &Path) -> Result<PathBuf> {
-    deps::install_for_packages()?;
+    deps::install_programs(deps::PACKAGE_PROGRAMS)?;
     let layout = out.join("layout");
     let tree = out.join("tree");
     empty_dir(&layout)?;
