@@ -210,10 +210,8 @@ impl Scenario {
         self.hosts.has_leaver = random.one_in(4) && self.network.corrupt == 0;
         let mut random = Random::new(self.seed, 81);
         if self.hosts.has_leaver && random.one_in(2) {
-            for _ in 0..random.between(1, 6) {
-                self.faults.push((random.below(self.load.command_count), Fault::SpaceLow));
-            }
-            self.faults.sort_by_key(|(at, _)| *at);
+            let count = random.between(1, 6);
+            self.add_faults(&mut random, count, |_| Fault::SpaceLow);
         }
     }
 
@@ -287,23 +285,17 @@ impl Scenario {
         let mut random = Random::new(self.seed, 13);
         let r = &mut random;
         if r.one_in(2) {
-            for _ in 0..r.scaled(1, 16) {
-                let which = r.below(256) as u8;
-                self.faults.push((r.below(self.load.command_count), Fault::Admin { which }));
-            }
+            let count = r.scaled(1, 16);
+            self.add_faults(r, count, |r| Fault::Admin { which: r.below(256) as u8 });
         }
         if r.one_in(6) {
-            for _ in 0..r.between(1, 3) {
-                self.faults.push((r.below(self.load.command_count), Fault::ControllerReset));
-            }
+            let count = r.between(1, 3);
+            self.add_faults(r, count, |_| Fault::ControllerReset);
         }
         if !self.is_prompt && r.one_in(4) {
-            for _ in 0..r.between(1, 3) {
-                let ns = r.scaled(SECOND, 30 * SECOND);
-                self.faults.push((r.below(self.load.command_count), Fault::Freeze { ns }));
-            }
+            let count = r.between(1, 3);
+            self.add_faults(r, count, |r| Fault::Freeze { ns: r.scaled(SECOND, 30 * SECOND) });
         }
-        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     /// Calls that the kernel of the target's machine refuses.
@@ -357,27 +349,19 @@ impl Scenario {
         }
         let mut random = Random::new(self.seed, 44);
         if self.pairs.is_some() && random.one_in(3) {
-            for _ in 0..random.between(1, 4) {
-                let fault = Fault::Memory { share: random.below(256) as u8 };
-                self.faults.push((random.below(self.load.command_count), fault));
-            }
-            self.faults.sort_by_key(|(at, _)| *at);
+            let count = random.between(1, 4);
+            self.add_faults(&mut random, count, |r| Fault::Memory { share: r.below(256) as u8 });
         }
         let mut random = Random::new(self.seed, 41);
         if self.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0) && random.one_in(3) {
-            for _ in 0..random.between(1, 3) {
-                let ns = random.scaled(MS, 10 * SECOND);
-                self.faults.push((random.below(self.load.command_count), Fault::NoSpace { ns }));
-            }
-            self.faults.sort_by_key(|(at, _)| *at);
+            let count = random.between(1, 3);
+            self.add_faults(&mut random, count, |r| Fault::NoSpace { ns: r.scaled(MS, 10 * SECOND) });
         }
         let mut random = Random::new(self.seed, 45);
         if self.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0) && random.one_in(3) {
-            for _ in 0..random.between(1, 2) {
-                let of = random.pick(&[ErrorOf::Write, ErrorOf::Write, ErrorOf::Read, ErrorOf::Flush]);
-                self.faults.push((random.below(self.load.command_count), Fault::LogError { of }));
-            }
-            self.faults.sort_by_key(|(at, _)| *at);
+            let count = random.between(1, 2);
+            let errors = [ErrorOf::Write, ErrorOf::Write, ErrorOf::Read, ErrorOf::Flush];
+            self.add_faults(&mut random, count, |r| Fault::LogError { of: r.pick(&errors) });
         }
         self.draw_clocks();
     }
@@ -391,17 +375,13 @@ impl Scenario {
             self.disk.stuck = r.scaled(500, 20_000) as u32;
         }
         if self.second.spec.is_some() && r.one_in(4) {
-            for _ in 0..r.between(1, 3) {
-                self.faults.push((r.below(self.load.command_count), Fault::Rename));
-            }
+            let count = r.between(1, 3);
+            self.add_faults(r, count, |_| Fault::Rename);
         }
         if self.hosts.count > 1 && r.one_in(4) {
-            for _ in 0..r.between(1, 3) {
-                let fault = Fault::Bar { away_ns: r.scaled(US, 5 * SECOND) };
-                self.faults.push((r.below(self.load.command_count), fault));
-            }
+            let count = r.between(1, 3);
+            self.add_faults(r, count, |r| Fault::Bar { away_ns: r.scaled(US, 5 * SECOND) });
         }
-        self.faults.sort_by_key(|(at, _)| *at);
         self.cuts_at_answers = r.one_in(2);
         if r.one_in(2) {
             self.disk.flush_ns = r.scaled(100 * US, 10 * MS);
@@ -416,27 +396,22 @@ impl Scenario {
         if self.bars() || !r.one_in(8) {
             return;
         }
-        for _ in 0..r.between(1, 2) {
-            let is_power_cut = !self.is_prompt && !self.first.is_memory && r.one_in(2);
+        let (count, may_cut_power) = (r.between(1, 2), !self.is_prompt && !self.first.is_memory);
+        self.add_faults(r, count, |r| {
+            let is_power_cut = may_cut_power && r.one_in(2);
             let (down_ns, away_ns) = (r.scaled(MS, 2 * SECOND), r.scaled(10 * MS, 20 * SECOND));
-            let fault = Fault::FailOver { is_power_cut, down_ns, away_ns };
-            self.faults.push((r.below(self.load.command_count), fault));
-        }
-        self.faults.sort_by_key(|(at, _)| *at);
+            Fault::FailOver { is_power_cut, down_ns, away_ns }
+        });
     }
 
     /// Reloads of the configuration with other changes than those above.
     fn draw_reloads(&mut self) {
         let mut random = Random::new(self.seed, 16);
         let r = &mut random;
-        if !r.one_in(4) {
-            return;
+        if r.one_in(4) {
+            let count = r.scaled(1, 12);
+            self.add_faults(r, count, |r| Fault::Reload { which: r.below(256) as u8 });
         }
-        for _ in 0..r.scaled(1, 12) {
-            let which = r.below(256) as u8;
-            self.faults.push((r.below(self.load.command_count), Fault::Reload { which }));
-        }
-        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     /// Two targets on one storage, and writes that go on when the first is killed.
@@ -446,14 +421,11 @@ impl Scenario {
         self.target.writes_outlive_kill = r.one_in(2);
         self.target.kills_at_writes =
             self.target.writes_outlive_kill && !self.first.is_memory && Random::new(self.seed, 42).one_in(2);
-        if !r.one_in(8) {
-            return;
+        if r.one_in(8) {
+            let count = r.between(1, 3);
+            let kills = |r: &mut Random| (!r.one_in(4)).then(|| r.scaled(MS, 4 * SECOND));
+            self.add_faults(r, count, |r| Fault::Rival { kills_after_ns: kills(r) });
         }
-        for _ in 0..r.between(1, 3) {
-            let kills_after_ns = (!r.one_in(4)).then(|| r.scaled(MS, 4 * SECOND));
-            self.faults.push((r.below(self.load.command_count), Fault::Rival { kills_after_ns }));
-        }
-        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     /// Pages of the kernel, and the preferences of the storage.
@@ -469,14 +441,10 @@ impl Scenario {
     fn draw_cables(&mut self) {
         let mut random = Random::new(self.seed, 19);
         let r = &mut random;
-        if self.is_prompt || !r.one_in(4) {
-            return;
+        if !self.is_prompt && r.one_in(4) {
+            let count = r.between(1, 3);
+            self.add_faults(r, count, |r| Fault::Unplug { waiting: r.pick(&Waiting::OF_IO) });
         }
-        for _ in 0..r.between(1, 3) {
-            let waiting = r.pick(&Waiting::OF_IO);
-            self.faults.push((r.below(self.load.command_count), Fault::Unplug { waiting }));
-        }
-        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     /// As many controllers as there are hosts, or one more: a host that has lost its own may find none left, until the
@@ -543,12 +511,11 @@ impl Scenario {
             self.target.timeouts.contended_ms = r.between(500, 2000);
         }
         if r.one_in(5) {
-            for _ in 0..r.between(1, 3) {
+            let flood_count = r.between(1, 3);
+            self.add_faults(r, flood_count, |r| {
                 let ns = r.scaled(10 * MS, 20 * SECOND);
-                let fault = Fault::Flood { count: r.between(4, 40) as u8, ns };
-                self.faults.push((r.below(self.load.command_count), fault));
-            }
-            self.faults.sort_by_key(|(at, _)| *at);
+                Fault::Flood { count: r.between(4, 40) as u8, ns }
+            });
         }
     }
 
@@ -646,22 +613,35 @@ impl Scenario {
         if kinds.is_empty() || r.one_in(6) {
             return;
         }
-        for _ in 0..r.scaled(1, 12) {
+        let (count, is_prompt, block_count) = (r.scaled(1, 12), self.is_prompt, self.first.block_count);
+        self.add_faults(r, count, |r| {
             let down_ns = r.scaled(MS, 20 * SECOND);
-            let fault = match r.pick(&kinds) {
+            match r.pick(&kinds) {
                 0 => Fault::Reset,
                 1 => Fault::Cut,
                 2 => Fault::Partition { ns: r.scaled(MS, 30 * SECOND) },
                 3 => Fault::Kill { down_ns },
                 4 => Fault::PowerCut { down_ns },
-                5 => Fault::Stall {
-                    ns: if self.is_prompt { r.scaled(US, MS) } else { r.scaled(MS, 15 * SECOND) },
-                },
-                6 => Fault::Resize { block_count: r.between(4, self.first.block_count) },
+                5 => {
+                    Fault::Stall { ns: if is_prompt { r.scaled(US, MS) } else { r.scaled(MS, 15 * SECOND) } }
+                }
+                6 => Fault::Resize { block_count: r.between(4, block_count) },
                 _ => Fault::Cancel,
-            };
+            }
+        });
+    }
+
+    /// Adds this number of faults, each at some command.
+    fn add_faults(&mut self, r: &mut Random, count: u64, draw: impl Fn(&mut Random) -> Fault) {
+        for _ in 0..count {
+            let fault = draw(r);
             self.faults.push((r.below(self.load.command_count), fault));
         }
+        self.sort_faults();
+    }
+
+    /// The draws of one command stay in their order.
+    fn sort_faults(&mut self) {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 }

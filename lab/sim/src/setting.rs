@@ -61,40 +61,39 @@ macro_rules! flag {
     };
 }
 
+/// A part that may be left out.
+macro_rules! part {
+    ($name:literal, $is_there:expr, $leave_out:expr) => {
+        Setting {
+            name: $name,
+            plain: 0,
+            get: |scenario| {
+                let is_there: fn(&Scenario) -> bool = $is_there;
+                is_there(scenario).into()
+            },
+            set: |scenario, value| {
+                let leave_out: fn(&mut Scenario) = $leave_out;
+                if value == 0 {
+                    leave_out(scenario);
+                }
+            },
+        }
+    };
+}
+
 /// All settings, those first that leave out most.
 pub(crate) const SETTINGS: &[Setting] = &[
-    Setting {
-        name: "second-namespace",
-        plain: 0,
-        get: |scenario| scenario.second.spec.is_some().into(),
-        set: |scenario, value| {
-            if value == 0 {
-                (scenario.second.spec, scenario.second.block_count) = (None, 0);
-            }
-        },
-    },
-    Setting {
-        name: "key-values",
-        plain: 0,
-        get: |scenario| scenario.pairs.is_some().into(),
-        set: |scenario, value| {
-            if value == 0 {
-                scenario.pairs = None;
-            }
-        },
-    },
+    part!("second-namespace", |it| it.second.spec.is_some(), |it| {
+        (it.second.spec, it.second.block_count) = (None, 0);
+    }),
+    part!("key-values", |it| it.pairs.is_some(), |it| it.pairs = None),
     pair_number!("key-value-clients", client_count, 0),
     pair_number!("key-value-client-commands", client_command_limit, 0),
-    Setting {
-        name: "key-value-log",
-        plain: 0,
-        get: |scenario| scenario.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0).into(),
-        set: |scenario, value| {
-            if let Some(pairs) = scenario.pairs.as_mut().filter(|_| value == 0) {
-                (pairs.durability, pairs.bytes) = (PairDurability::Memory, pairs.memory_bytes);
-            }
-        },
-    },
+    part!("key-value-log", |it| it.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0), |it| {
+        if let Some(pairs) = &mut it.pairs {
+            (pairs.durability, pairs.bytes) = (PairDurability::Memory, pairs.memory_bytes);
+        }
+    }),
     pair_number!("keys", key_count, 1),
     pair_number!("keys-that-collide", colliding_count, 0),
     pair_number!("key-value-depth", depth, 1),
@@ -109,26 +108,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
             }
         },
     },
-    Setting {
-        name: "tls",
-        plain: 0,
-        get: |scenario| (scenario.security.tls != TlsPolicy::Off).into(),
-        set: |scenario, value| {
-            if value == 0 {
-                (scenario.security.tls, scenario.security.clear_count) = (TlsPolicy::Off, 0);
-            }
-        },
-    },
-    Setting {
-        name: "authentication",
-        plain: 0,
-        get: |scenario| scenario.security.authentication.is_some().into(),
-        set: |scenario, value| {
-            if value == 0 && scenario.security.tls != TlsPolicy::Concatenated {
-                scenario.security.authentication = None;
-            }
-        },
-    },
+    part!("tls", |it| it.security.tls != TlsPolicy::Off, |it| {
+        (it.security.tls, it.security.clear_count) = (TlsPolicy::Off, 0);
+    }),
+    part!("authentication", |it| it.security.authentication.is_some(), |it| {
+        it.security.authentication.take_if(|_| it.security.tls != TlsPolicy::Concatenated);
+    }),
     number!("reauthentication-interval-ms", security.reauthenticate_ms, 0),
     number!("tls-attempts-with-another-key", security.other_key_count, 0),
     number!("tls-attempts-in-clear", security.clear_count, 0),
@@ -138,16 +123,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     number!("reactors", target.reactor_count, 1),
     number!("discovery-hosts", hosts.scout_count, 0),
     flag!("host-that-leaves", hosts.has_leaver, 0),
-    Setting {
-        name: "separate-queues",
-        plain: 0,
-        get: |scenario| scenario.separate.is_some().into(),
-        set: |scenario, value| {
-            if value == 0 {
-                scenario.separate = None;
-            }
-        },
-    },
+    part!("separate-queues", |it| it.separate.is_some(), |it| it.separate = None),
     flag!("last-power-cut", ends_with_power_cut, 0),
     flag!("cuts-at-answers", cuts_at_answers, 0),
     number!("refused-calls", target.refusals, 0),
@@ -166,26 +142,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
     },
     flag!("flow-control", hosts.has_flow_control, 0),
     number!("r2ts-at-once", hosts.r2t_limit, 1),
-    Setting {
-        name: "zero-copy",
-        plain: 0,
-        get: |scenario| (scenario.target.zero_copy != ZeroCopy::Off).into(),
-        set: |scenario, value| {
-            if value == 0 {
-                scenario.target.zero_copy = ZeroCopy::Off;
-            }
-        },
-    },
-    Setting {
-        name: "host-alignment",
-        plain: 0,
-        get: |scenario| (scenario.hosts.alignment != DataAlignment::NONE).into(),
-        set: |scenario, value| {
-            if value == 0 {
-                scenario.hosts.alignment = DataAlignment::NONE;
-            }
-        },
-    },
+    part!("zero-copy", |it| it.target.zero_copy != ZeroCopy::Off, |it| it.target.zero_copy = ZeroCopy::Off),
+    part!("host-alignment", |it| it.hosts.alignment != DataAlignment::NONE, |it| {
+        it.hosts.alignment = DataAlignment::NONE;
+    }),
     number!("window-bytes", target.limits.window_bytes_max, 1 << 20),
     number!("windows", target.limits.window_count_max, 1),
     number!("h2c-data-bytes", target.limits.h2c_data_bytes_max, 1 << 20),

@@ -100,11 +100,8 @@ impl Scenario {
         }
         mix.copy = r.between(2, 6) as u32;
         if self.first.block_count > 4 {
-            for _ in 0..r.between(0, 3) {
-                let block_count = r.between(4, self.first.block_count - 1);
-                self.faults.push((r.below(self.load.command_count), Fault::Resize { block_count }));
-            }
-            self.faults.sort_by_key(|(at, _)| *at);
+            let (count, most) = (r.between(0, 3), self.first.block_count - 1);
+            self.add_faults(r, count, |r| Fault::Resize { block_count: r.between(4, most) });
         }
     }
 

@@ -13,13 +13,10 @@ impl Scenario {
         let Some(pairs) = self.pairs.as_ref().filter(|_| random.one_in(2)) else { return };
         // The time of a log is marked right after a pause, but reads before that are answered.
         let seconds_max = if pairs.file_bytes() > 0 { 15 } else { 1000 };
-        for _ in 0..random.between(1, 4) {
-            let fault = match random.one_in(3) {
-                true => Fault::Suspend { seconds: random.scaled(1, seconds_max) },
-                false => Fault::SetClock { ahead_s: random.pick(&WALL_AHEAD_S) },
-            };
-            self.faults.push((random.below(self.load.command_count), fault));
-        }
-        self.faults.sort_by_key(|(at, _)| *at);
+        let count = random.between(1, 4);
+        self.add_faults(&mut random, count, |r| match r.one_in(3) {
+            true => Fault::Suspend { seconds: r.scaled(1, seconds_max) },
+            false => Fault::SetClock { ahead_s: r.pick(&WALL_AHEAD_S) },
+        });
     }
 }

@@ -51,11 +51,11 @@ impl Scenario {
         // Deallocate gives back pages, of which a small namespace has some.
         self.second.spec = Some(format!("ram:{bytes}?small&lba={}{filters}", self.second.block_bytes));
         if r.one_in(3) {
-            for _ in 0..r.between(1, 3) {
-                let fault = Fault::Remove { away_ns: r.scaled(US, 2 * SECOND), returns: !r.one_in(4) };
-                self.faults.push((r.below(self.load.command_count), fault));
-            }
-            self.faults.sort_by_key(|(at, _)| *at);
+            let count = r.between(1, 3);
+            self.add_faults(r, count, |r| Fault::Remove {
+                away_ns: r.scaled(US, 2 * SECOND),
+                returns: !r.one_in(4),
+            });
         }
     }
 
@@ -74,13 +74,12 @@ impl Scenario {
     pub(super) fn draw_rights(&mut self) {
         let mut random = Random::new(self.seed, 65);
         let r = &mut random;
-        if self.second.spec.is_none() || !r.one_in(4) {
-            return;
+        if self.second.spec.is_some() && r.one_in(4) {
+            let count = r.between(1, 4);
+            self.add_faults(r, count, |r| Fault::Rights {
+                which: r.below(1 << 32),
+                away_ns: r.scaled(US, 2 * SECOND),
+            });
         }
-        for _ in 0..r.between(1, 4) {
-            let (which, away_ns) = (r.below(1 << 32), r.scaled(US, 2 * SECOND));
-            self.faults.push((r.below(self.load.command_count), Fault::Rights { which, away_ns }));
-        }
-        self.faults.sort_by_key(|(at, _)| *at);
     }
 }

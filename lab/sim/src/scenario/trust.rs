@@ -102,12 +102,9 @@ impl Scenario {
 
     /// Reloads that change the target's key. A host that is refused begins anew, and may find another machine then.
     fn draw_key_changes(&mut self, r: &mut Random) {
-        if self.disk_count() > 1 || !r.one_in(2) {
-            return;
+        if self.disk_count() <= 1 && r.one_in(2) {
+            let count = r.between(1, 3);
+            self.add_faults(r, count, |_| Fault::TlsKey);
         }
-        for _ in 0..r.between(1, 3) {
-            self.faults.push((r.below(self.load.command_count), Fault::TlsKey));
-        }
-        self.faults.sort_by_key(|(at, _)| *at);
     }
 }
