@@ -1,4 +1,4 @@
-//! `kv-cache`: the gain by the processor's cache where some keys are used more often than others.
+//! `kv-hot-keys`: the gain by the processor's cache where some keys are used more often than others.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ const ZIPF: &str = "zipf:0.99";
 const POPULARITIES: [(&str, &str); 2] = [(UNIFORM, "uniform"), (ZIPF, "Zipf 0.99")];
 
 pub(crate) const ABOUT: About = About {
-    name: "kv-cache",
+    name: "kv-hot-keys",
     title: "What do hot keys gain from the processor's cache?",
     method: "GETs of pairs of 16 and 32 bytes that take 1 to 512 MiB, all keys alike or by Zipf's law with exponent 0.99. Served: batches of \
              256, four in flight on one lane, one core for each side, by the target's processor time. Partition: the same look-ups in a \
@@ -63,7 +63,7 @@ pub(crate) const ABOUT: About = About {
 
 /// Look-ups in stores of different sizes.
 #[derive(Debug, Default)]
-pub(crate) struct KvCache {
+pub(crate) struct KvHotKeys {
     /// A target for each size, and a partition.
     served: Kept<u32, Pairs>,
     alone: Kept<u32, Lookups>,
@@ -71,7 +71,7 @@ pub(crate) struct KvCache {
     cache: Option<String>,
 }
 
-impl KvCache {
+impl KvHotKeys {
     fn measure_served(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let mib = cell.word("mib");
         let pairs = self.served.get(mib, || {
@@ -105,7 +105,7 @@ impl KvCache {
     }
 }
 
-impl Experiment for KvCache {
+impl Experiment for KvHotKeys {
     fn cells(&self) -> Vec<Cell> {
         let of = |place: &'static str, keys: &'static str, mib: u32| {
             let cell = Cell::new(cell_name(place, keys, mib)).with("place", place);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn hot_keys_are_compared_within_a_size_and_sizes_within_a_popularity() {
-        let headline = headline_of(&KvCache::default(), |cell| {
+        let headline = headline_of(&KvHotKeys::default(), |cell| {
             let is_zipf = cell.text("keys") == ZIPF;
             let ops = match (cell.text("place"), cell.word("mib")) {
                 (_, SMALLEST) => 10e6,
