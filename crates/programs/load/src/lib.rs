@@ -30,6 +30,7 @@ pub mod keys;
 pub mod ledger;
 pub mod others;
 mod pattern;
+pub mod prompts;
 pub mod random;
 pub mod recorder;
 pub mod report;
