@@ -1,5 +1,8 @@
 //! `nvlane kv bench`: load on a key-value namespace, and its results.
 
+mod prompts;
+
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,6 +24,7 @@ use load::keys::Distribution;
 use load::workload::Sizes;
 use serde::Serialize;
 
+use self::prompts::{Profile, PromptArguments};
 use super::{Ended, Way};
 use crate::perf::local_pid;
 
@@ -32,6 +36,7 @@ Examples:
   nvlane kv bench ADDR --mix get=90,set=10 --distribution zipf:0.99 -o 16/50:1k/50
   nvlane kv bench ADDR --mix ycsb-a --verify    every value is checked
   nvlane target --listen 127.0.0.1:0 --namespace kv:ram:1G --run 'nvlane kv bench --batch 64'
+  nvlane kv bench ADDR --profile kv-cache -o 10M -P 2   prompts of a language model, in chunks of 10 MiB
 
 Mixes: get, set, add (increments a counter), modify (get, then set), insert (a new key) and update (increments every 64-bit number \
 of a value in place), alone or with percentages; ycsb-a (half sets), -b (5 % sets), -c (gets), -d (5 % inserts), -f (half modifies). \
@@ -50,12 +55,13 @@ pub(super) struct BenchArguments {
     /// Number of keys, of 16 bytes each.
     #[arg(short = 'k', long, default_value_t = 100_000, help_heading = "Load")]
     keys: u64,
-    /// Distribution of the keys used: uniform, or zipf:THETA, such as zipf:0.99.
-    #[arg(long, default_value = "uniform", help_heading = "Load")]
-    distribution: Distribution,
-    /// Size of a value, or a mix such as 16/70:4k/30.
-    #[arg(short = 'o', long, value_name = "BYTES", default_value = "32", help_heading = "Load")]
-    value_size: Sizes,
+    /// Distribution of the keys used, or of the documents of prompts: uniform, or zipf:THETA, such as zipf:0.99.
+    /// [default: uniform, for prompts zipf:0.99]
+    #[arg(long, help_heading = "Load")]
+    distribution: Option<Distribution>,
+    /// Size of a value, or a mix such as 16/70:4k/30. [default: 32, for prompts 4M]
+    #[arg(short = 'o', long, value_name = "BYTES", help_heading = "Load")]
+    value_size: Option<Sizes>,
     /// Operations per batch; 1 for single commands.
     #[arg(short = 'b', long, default_value_t = 1, help_heading = "Load")]
     batch: u16,
@@ -90,13 +96,15 @@ pub(super) struct BenchArguments {
     /// Write JSON to this file, or to standard output instead of the table if it is -.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArguments,
 }
 
 /// JSON output: the result and its environment.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+struct Document<'a, R> {
     environment: Environment,
-    result: &'a Report,
+    result: &'a R,
 }
 
 pub(super) fn bench(arguments: &BenchArguments) -> Ended {
@@ -106,6 +114,9 @@ pub(super) fn bench(arguments: &BenchArguments) -> Ended {
         )
     })?;
     output::check_file(arguments.json.as_deref())?;
+    if arguments.prompts.profile == Some(Profile::KvCache) {
+        return prompts::bench(arguments, address);
+    }
     let load = arguments.load();
     let depth = load.lane_depth();
     if depth > Options::DEPTH_MAX {
@@ -157,8 +168,8 @@ impl BenchArguments {
         KeyValueLoad {
             mix: self.mix.clone(),
             keys: self.keys,
-            distribution: self.distribution,
-            sizes: self.value_size.clone(),
+            distribution: self.distribution.unwrap_or(Distribution::Uniform),
+            sizes: self.value_size.clone().unwrap_or_else(|| Sizes::one(32)),
             batch: self.batch,
             depth: self.depth,
             lanes: self.lanes,
@@ -172,7 +183,7 @@ impl BenchArguments {
         }
     }
 
-    fn write(&self, address: &Address, report: &Report) -> Result<(), Failure> {
+    fn write<R: Serialize + fmt::Display>(&self, address: &Address, report: &R) -> Result<(), Failure> {
         let json = || {
             let peer = address.resolve().ok().and_then(|peers| peers.first().map(std::net::SocketAddr::ip));
             let environment = Environment::collect(peer, Duration::from_millis(20));

@@ -170,3 +170,29 @@ fn a_bench_checks_what_it_gets_and_reports_it() {
     let refused = kv(&block, "get", &["k"]).complaint(4);
     assert!(refused.contains("not a key-value namespace"), "{refused}");
 }
+
+#[test]
+fn a_bench_of_prompts_finds_documents_and_checks_every_chunk() {
+    let targets = [Target::serving(&["kv:ram:64M"]), Target::serving(&["kv:ram:64M"])];
+    let bench = |more: &[&str]| {
+        let arguments = ["--profile", "kv-cache", "-o", "100k", "--documents", "3", "--shared-chunks", "4"];
+        let times = ["--own-chunks", "2", "-t", "0.3", "-a", "0.1"];
+        kv(&targets[0], "bench", &[&arguments, &times[..], more].concat())
+    };
+    let report = bench(&["--also", &targets[1].address, "--json", "-"]).json();
+    let result = &report["result"];
+    assert!(result["prompts"].as_u64().unwrap() > 0, "{result}");
+    assert_eq!((&result["mismatches"], &result["failed"]), (&0.into(), &0.into()));
+    assert_eq!(result["hit_percent"], 100.0, "every document was stored first: {result}");
+    assert!(result["calls"][1]["count"].as_u64() > Some(0), "{result}");
+    // Another run finds what this one has stored, and has prompts of its own.
+    let text = bench(&["--no-fill", "--also", &targets[1].address]).text();
+    assert!(text.contains("100.0 % of the shared chunks were there"), "{text}");
+    assert!(text.contains("store ") && text.contains("verified: 0 chunks differ"), "{text}");
+    let refused = bench(&["-b", "4"]);
+    assert!(refused.code == 2 && refused.stderr.contains("cannot be used with '--batch"), "{refused:?}");
+    let refused = kv(&targets[0], "bench", &["--profile", "kv-cache", "-o", "1k/50:2k/50"]).complaint(2);
+    assert!(refused.contains("all chunks of --profile kv-cache have one size"), "{refused}");
+    let refused = kv(&targets[0], "bench", &["--profile", "kv-cache", "--documents", "0"]).complaint(2);
+    assert!(refused.contains("the number of documents must be at least 1"), "{refused}");
+}
