@@ -4,9 +4,9 @@ use crate::experiment::{About, Experiment};
 use crate::experiments::{
     ablation, adq, adq_memcached, affinity, batch_sweep, busy_poll, ceiling, connections, copies,
     core_latency, core_scaling, cost, digests, generator, idle, inline_send, iosize, kv_accesses,
-    kv_allocation, kv_atomics, kv_batching, kv_clients, kv_hit_ratio, kv_hot_keys, kv_large, kv_memory,
-    kv_neighbour, kv_peers, kv_scaling, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, qos,
-    stacks, tls,
+    kv_allocation, kv_atomics, kv_batching, kv_cache, kv_clients, kv_hit_ratio, kv_hot_keys, kv_large,
+    kv_memory, kv_neighbour, kv_peers, kv_scaling, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes,
+    mtu, qos, stacks, tls,
 };
 
 /// An experiment of the catalogue.
@@ -65,6 +65,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<kv_hit_ratio::KvHitRatio>(kv_hit_ratio::ABOUT),
     Entry::of::<kv_ycsb::KvYcsb>(kv_ycsb::ABOUT),
     Entry::of::<kv_large::KvLarge>(kv_large::ABOUT),
+    Entry::of::<kv_cache::KvCache>(kv_cache::ABOUT),
     Entry::of::<kv_peers::KvPeers>(kv_peers::ABOUT),
     Entry::of::<adq::Adq>(adq::ABOUT),
     Entry::of::<adq_memcached::AdqMemcached>(adq_memcached::ABOUT),

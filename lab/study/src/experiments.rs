@@ -21,6 +21,7 @@ pub(crate) mod kv_accesses;
 pub(crate) mod kv_allocation;
 pub(crate) mod kv_atomics;
 pub(crate) mod kv_batching;
+pub(crate) mod kv_cache;
 pub(crate) mod kv_clients;
 pub(crate) mod kv_hit_ratio;
 pub(crate) mod kv_hot_keys;

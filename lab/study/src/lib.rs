@@ -17,6 +17,7 @@ mod awake;
 pub mod bench;
 pub mod catalogue;
 mod cell;
+mod chunk_servers;
 mod churn;
 pub mod compare;
 mod counters;

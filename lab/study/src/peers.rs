@@ -90,11 +90,11 @@ impl Peer {
         std::env::var(self.variable).unwrap_or_else(|_| self.program.to_owned())
     }
 
-    /// Version of the program on this machine.
+    /// Version of the program on this machine, of whatever age.
     ///
     /// # Errors
-    /// [`Error::Lacking`]: the program is missing or too old.
-    pub(crate) fn version(&self) -> Result<String, Error> {
+    /// [`Error::Lacking`]: the program is missing.
+    pub(crate) fn any_version(&self) -> Result<String, Error> {
         let program = self.program();
         let Self { variable, hint, .. } = self;
         let said = Command::new(&program).arg("--version").output();
@@ -105,14 +105,24 @@ impl Peer {
         let said = String::from_utf8_lossy(&said).into_owned();
         let version = version_in(&said)
             .ok_or_else(|| Error::Lacking(format!("{program} prints no version: {said}")))?;
+        Ok(version.to_owned())
+    }
+
+    /// Version of the program on this machine.
+    ///
+    /// # Errors
+    /// [`Error::Lacking`]: the program is missing or too old.
+    pub(crate) fn version(&self) -> Result<String, Error> {
+        let version = self.any_version()?;
+        let (program, Self { variable, hint, .. }) = (self.program(), self);
         let (oldest, why) = self.oldest;
-        if numbers(version).as_slice() < oldest {
+        if numbers(&version).as_slice() < oldest {
             let oldest = oldest.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
             return Err(Error::Lacking(format!(
                 "{program} is {version}: {why}; take {oldest} or newer: {hint}, and name it in {variable}"
             )));
         }
-        Ok(version.to_owned())
+        Ok(version)
     }
 
     /// Starts the server at this address, with a thread for each of these cores (redis: one); without any, one thread that the
@@ -125,6 +135,35 @@ impl Peer {
         place: SocketAddr,
         cores: &[usize],
         memory_mib: u32,
+    ) -> Result<PeerServer, Error> {
+        self.start_with(place, cores, memory_mib, &[])
+    }
+
+    /// Starts a cache of large values: like [`start`](Self::start), with values of up to 128 MiB, of which those that were not
+    /// used for the longest time make room for others.
+    ///
+    /// # Errors
+    /// The server does not listen in time.
+    pub(crate) fn start_for_chunks(
+        &self,
+        place: SocketAddr,
+        cores: &[usize],
+        memory_mib: u32,
+    ) -> Result<PeerServer, Error> {
+        let memory = format!("{memory_mib}mb");
+        let arguments: &[&str] = match self.protocol {
+            Protocol::Memcached => &["-I", "128m"],
+            Protocol::Redis => &["--maxmemory", &memory, "--maxmemory-policy", "allkeys-lru"],
+        };
+        self.start_with(place, cores, memory_mib, arguments)
+    }
+
+    fn start_with(
+        &self,
+        place: SocketAddr,
+        cores: &[usize],
+        memory_mib: u32,
+        arguments: &[&str],
     ) -> Result<PeerServer, Error> {
         let (host, port) = (place.ip().to_string(), place.port().to_string());
         let memory = memory_mib.to_string();
@@ -152,6 +191,7 @@ impl Peer {
                 }
             }
         }
+        command.args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(std::env::temp_dir());
         let child =
             command.spawn().map_err(|error| Error::system("cannot run setpriv (util-linux)", error))?;
