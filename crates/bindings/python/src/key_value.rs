@@ -454,8 +454,9 @@ impl KeyValue {
     /// Retrieves values into buffers, without a copy, by all lanes at once. Each key has a buffer of the value's length, or a list
     /// of buffers that together have it; with several lanes, parts of one large value come by several of them.
     ///
-    /// Returns a list of bool: whether all of the value is there. A key that does not exist, a value of another length and one
-    /// that does not have its checksum are False, and leave the contents of their buffers undefined.
+    /// Returns a list with True for each key whose value is there, all of it; None for a key that does not exist; and False for a
+    /// value of another length, or one that does not have its checksum: it stays until it is replaced or deleted. All but True
+    /// leave the contents of their buffers undefined.
     #[pyo3(signature = (keys, buffers, *, completions = None))]
     fn get_many_into<'py>(
         &self,
@@ -467,7 +468,7 @@ impl KeyValue {
         let _after = ReleaseAfter(py);
         let memory = memories(buffers, "buffers", Memory::to_fill)?;
         let pairs = paired(self::keys(keys)?, memory, "buffers")?;
-        run(py, completions, self.job(move |values| values.retrieve(&pairs).map(Value::Bools))?)
+        run(py, completions, self.job(move |values| values.retrieve(&pairs).map(Value::Usable))?)
     }
 
     /// Stores values without a copy, by all lanes at once, each as a whole or not at all, with a checksum; each value is a buffer

@@ -9,7 +9,7 @@ use host::DataBuffer;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView};
 
 /// What was exported, and is to be released by a thread that holds the interpreter's lock: the threads of lanes, which may
 /// end a command last, do not take it.
@@ -88,7 +88,15 @@ impl Memory {
 
     fn exported(object: &Bound<'_, PyAny>, argument: &str) -> PyResult<PyUntypedBuffer> {
         let kind = || object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-        let buffer = PyUntypedBuffer::get(object).map_err(|error| {
+        let exported = PyUntypedBuffer::get(object).or_else(|error| {
+            if !error.is_instance_of::<PyBufferError>(object.py()) {
+                return Err(error);
+            }
+            // Arrays of ctypes export no strides; a memoryview of them has strides.
+            let view = PyMemoryView::from(object)?;
+            PyUntypedBuffer::get(view.as_any())
+        });
+        let buffer = exported.map_err(|error| {
             if error.is_instance_of::<PyTypeError>(object.py()) {
                 let message = format!(
                     "{argument} has to be bytes, bytearray, memoryview, array or numpy array, not {}",

@@ -250,7 +250,20 @@ pub(crate) fn key_value_connection(
         let (address, options) = connection(text.to_str()?, keywords.as_ref())?;
         return Ok(Connection::One(Box::new(address), options));
     }
-    let options = Arguments::read(keywords.as_ref())?.options()?;
+    let arguments = Arguments::read(keywords.as_ref())?;
+    for (name, is_given) in [
+        ("fast_io_fail", arguments.fast_io_fail.is_some()),
+        ("reconnect_timeout", arguments.reconnect_timeout.is_some()),
+    ] {
+        if is_given {
+            let message = format!(
+                "{name} is for one target: calls of several wait no longer than deadline, and lost ones are \
+                 connected again for ever"
+            );
+            return Err(invalid(message));
+        }
+    }
+    let options = arguments.options()?;
     let wrong = |_| {
         let kind = address.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
         PyTypeError::new_err(format!("address has to be str or a list of str, not {kind}"))

@@ -18,6 +18,8 @@ pub(crate) enum Value {
     Filled(Py<PyBytes>),
     Bytes(Option<Vec<u8>>),
     Bools(Vec<bool>),
+    /// For each key whether its value is usable; `None` if there is none.
+    Usable(Vec<Option<bool>>),
     Values(Vec<Option<Vec<u8>>>),
     Keys(Vec<Vec<u8>>),
     /// Name, whether it is up, how often it was lost, and why.
@@ -39,6 +41,7 @@ impl Value {
             Self::Filled(object) => Ok(object.into_bound(py).into_any()),
             Self::Bytes(value) => Ok(bytes(value).into_pyobject(py)?),
             Self::Bools(values) => Ok(PyList::new(py, values)?.into_any()),
+            Self::Usable(values) => Ok(PyList::new(py, values)?.into_any()),
             Self::Values(values) => Ok(PyList::new(py, values.into_iter().map(bytes))?.into_any()),
             Self::Targets(targets) => Ok(PyList::new(py, targets)?.into_any()),
             Self::Keys(keys) => Ok(PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key)))?.into_any()),

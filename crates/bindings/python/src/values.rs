@@ -115,11 +115,12 @@ impl Values {
         stored.collect()
     }
 
-    /// Fills memory with values. Returns which are there: whole, undamaged, and as long as their memory.
+    /// Fills memory with values. Returns for each `true` if it is there, whole, undamaged and as long as its memory, `false` if
+    /// another value is there, and `None` if none is, or none can be reached.
     ///
     /// # Errors
     /// The first retrieval that failed.
-    pub(crate) fn retrieve(&mut self, values: &[(Vec<u8>, Vec<Memory>)]) -> Result<Vec<bool>, Error> {
+    pub(crate) fn retrieve(&mut self, values: &[(Vec<u8>, Vec<Memory>)]) -> Result<Vec<Option<bool>>, Error> {
         let transfers = values.iter().map(|(key, memory)| ValueTransfer::new(key, pieces(memory)));
         let mut transfers: Vec<_> = transfers.collect();
         match self {
@@ -127,9 +128,10 @@ impl Values {
             Self::Many { spread, .. } => spread.retrieve(&mut transfers)?,
         }
         let found = transfers.iter().map(|transfer| match transfer.moved {
-            Moved::Whole => Ok(true),
-            Moved::Missing | Moved::OtherLength | Moved::Damaged => Ok(false),
-            Moved::Failed(failure) if self.is_miss(failure) => Ok(false),
+            Moved::Whole => Ok(Some(true)),
+            Moved::OtherLength | Moved::Damaged => Ok(Some(false)),
+            Moved::Missing => Ok(None),
+            Moved::Failed(failure) if self.is_miss(failure) => Ok(None),
             Moved::Failed(failure) => Err(Error::Failed { command: "Retrieve", failure }),
             _ => Err(Error::Ended),
         });
@@ -173,7 +175,7 @@ impl Values {
             };
             let Some(length) = length else { return Ok(None) };
             let memory = Memory::own(usize::try_from(length).unwrap_or(usize::MAX));
-            if self.retrieve(&[(key.to_vec(), vec![memory.clone()])])? == [true] {
+            if self.retrieve(&[(key.to_vec(), vec![memory.clone()])])? == [Some(true)] {
                 return Ok(Some(memory.as_slice().to_vec()));
             }
             // Another value was stored, or it was deleted, or its target is lost.

@@ -1,5 +1,6 @@
 """Key-value namespaces from Python."""
 
+import ctypes
 import os
 import threading
 import time
@@ -91,12 +92,12 @@ def test_values_of_long_keys_move_in_place(keys: Target) -> None:
         buffers = [numpy.zeros(length, numpy.uint8) for length in lengths]
         assert cache.get_many_into(names, buffers) == [True] * 6
         assert all((buffer == value).all() for buffer, value in zip(buffers, values))
-        # Several buffers for one value; another length and no value are misses.
+        # Several buffers for one value; another length is told from no value.
         halves = [bytearray(4 << 20), bytearray(5 << 20)]
         assert cache.get_many_into([names[4], names[3], "none"], [halves, bytearray(7), bytearray(7)]) == [
             True,
             False,
-            False,
+            None,
         ]
         assert b"".join(halves) == values[4].tobytes()
         assert cache.get(names[1]) == values[1].tobytes()
@@ -108,7 +109,7 @@ def test_values_of_long_keys_move_in_place(keys: Target) -> None:
         assert cache.set_many(["empty-1", names[1]], [b"", b"new"], if_absent=True) == [True, False]
         assert cache.get_many_into(["empty-1", "empty-2", names[1]], [bytearray(), bytearray(), bytearray()]) == [
             True,
-            False,
+            None,
             False,
         ]
         assert cache.exists(names[1]) and cache.exists_many([*names, "none"]) == [True] * 6 + [False]
@@ -120,6 +121,18 @@ def test_values_of_long_keys_move_in_place(keys: Target) -> None:
         assert cache.exists("short-lived")
         time.sleep(2.1)
         assert not cache.exists("short-lived")
+
+
+def test_arrays_of_ctypes_are_buffers(keys: Target) -> None:
+    with nvlane.KeyValue(keys.address(1)) as cache:
+        array = (ctypes.c_uint16 * 4)(1, 2, 3, 4)
+        assert cache.set("ctypes", array) and cache.set_many(["ctypes-long-enough-a-key"], [array]) == [True]
+        one, other = (ctypes.c_uint16 * 4)(), ctypes.create_string_buffer(8)
+        assert cache.get_into("ctypes", one) == 8
+        assert cache.get_many_into(["ctypes-long-enough-a-key"], [other]) == [True]
+        assert bytes(one) == other.raw == bytes(array) == b"\1\0\2\0\3\0\4\0"
+        with pytest.raises(BufferError, match="not contiguous"):
+            cache.set("ctypes", memoryview(array)[::2])
 
 
 def test_invalid_arguments_say_which_and_why(keys: Target) -> None:

@@ -188,6 +188,20 @@ def test_a_page_of_another_length_is_a_miss_and_is_replaced(keys: Target) -> Non
         assert not client.closed
 
 
+def test_a_page_that_was_never_stored_costs_one_round_trip(keys: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = storage(keys.address(1), HostPool())
+    deleted: list[str] = []
+    monkeypatch.setattr(cache, "_delete", lambda names: deleted.extend(names) or [])
+    names = hashes(2, 350)
+    assert cache.batch_set_v1(names[:1], indices([0])) == [True]
+    assert cache.batch_get_v1(names, indices([1, 2])) == [True, False]
+    assert deleted == []
+    cache._stores.set_many([cache._start + names[1]], [b"short"])
+    assert cache.batch_get_v1(names, indices([1, 2])) == [True, False]
+    assert deleted == [cache._start + names[1]]
+    cache.close()
+
+
 def test_tensors_and_addresses(keys: Target) -> None:
     cache = storage(keys.address(1), HostPool(), interface_v1=0)
     pages = [Tensor(numpy.arange(start, start + 1000, dtype=numpy.float32)) for start in range(4)]

@@ -13,6 +13,7 @@ import nvlane
 import nvlane.aio
 import pytest
 from conftest import NQN, Target
+from nvlane import _engines
 from nvlane.lmcache import Client
 
 M = (1 << 64) - 1
@@ -158,7 +159,7 @@ def test_without_any_target_everything_is_a_miss(three: list[Target]) -> None:
         start = time.monotonic()
         assert cache.get("key") is None and not cache.exists("key") and not cache.set("key", b"value")
         assert cache.set_many(["a", "b"], [b"1", b"2"]) == [False, False]
-        assert cache.get_many_into(["a"], [bytearray(1)]) == [False]
+        assert cache.get_many_into(["a"], [bytearray(1)]) == [None]
         cache.delete("key")
         with pytest.raises(nvlane.CommandError):
             cache.incr("number", initial=0)
@@ -236,6 +237,8 @@ def test_invalid_arguments(three: list[Target]) -> None:
         ({"weights": [1, 65536]}, "write 1 to 65535"),
         ({"names": ["a", "a"]}, "two targets are named a"),
         ({"deadline": 0}, "deadline=0: write seconds"),
+        ({"fast_io_fail": 1.0}, "fast_io_fail is for one target"),
+        ({"reconnect_timeout": 1.0}, "reconnect_timeout is for one target"),
     ]
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -256,5 +259,7 @@ def test_invalid_arguments(three: list[Target]) -> None:
         nvlane.KeyValue(two, weights="ab")  # type: ignore[arg-type]
     with pytest.raises(nvlane.ConnectionLost, match="no subsystem"):
         nvlane.KeyValue([two[0], f"127.0.0.1:{three[1].port}/nqn.2026-01.io.nvlane:none"])
+    # What the modules for engines connect.
+    _engines.connect(two, {"connect_timeout": 60.0}).close()
     with nvlane.KeyValue(two[0]) as alone, pytest.raises(ValueError, match="pass a list of addresses"):
         alone.targets()

@@ -24,7 +24,10 @@ def connect(target: Any, options: Options) -> KeyValue:
         if options:
             raise TypeError(f"{', '.join(sorted(options))}: options of a connection, and the client is connected already")
         return target
-    chosen: Options = {"lanes": 4, "fast_io_fail": 1.0, "timeout": 10.0}
+    chosen: Any = {"lanes": 4, "timeout": 10.0}
+    if isinstance(target, str):
+        # Several targets have a deadline instead, by default of 1 s.
+        chosen["fast_io_fail"] = 1.0
     chosen.update(options)
     return KeyValue(target, **chosen)
 
@@ -47,7 +50,7 @@ def memory_at(address: int, length: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * length).from_address(address))
 
 
-def leading(found: Sequence[bool]) -> int:
+def leading(found: Sequence[bool | None]) -> int:
     """How many are true before the first that is not."""
     return next((index for index, is_found in enumerate(found) if not is_found), len(found))
 

@@ -8,8 +8,8 @@ from typing_extensions import Buffer, Self, Unpack
 
 VERSION: str
 
-class Options(TypedDict, total=False):
-    """How a client connects: keyword arguments of Blocks and KeyValue.
+class CommonOptions(TypedDict, total=False):
+    """How every client connects: keyword arguments of Blocks and KeyValue.
 
     lanes: I/O queues, each with a connection and a thread that sleeps while idle (1 to 64, default 1).
     depth: outstanding commands per lane (2 to 1,023, default 128).
@@ -20,8 +20,6 @@ class Options(TypedDict, total=False):
     header_digest, data_digest: CRC32C of every PDU.
     connect_timeout: seconds of each step of a connection (default 10).
     timeout: seconds until a command without an answer is aborted (default 30).
-    reconnect_timeout: seconds until a lost target is given up (default 600); 0 to never connect again.
-    fast_io_fail: seconds for which commands wait for a lost target (default: until it is given up).
     """
 
     lanes: int
@@ -37,10 +35,18 @@ class Options(TypedDict, total=False):
     data_digest: bool
     connect_timeout: float
     timeout: float
+
+class Options(CommonOptions, total=False):
+    """How a client of one target connects.
+
+    reconnect_timeout: seconds until a lost target is given up (default 600); 0 to never connect again.
+    fast_io_fail: seconds for which commands wait for a lost target (default: until it is given up).
+    """
+
     reconnect_timeout: float
     fast_io_fail: float
 
-class SpreadOptions(Options, total=False):
+class SpreadOptions(CommonOptions, total=False):
     """How a KeyValue of several addresses connects, and spreads keys over them.
 
     deadline: seconds without any byte after which a target with commands outstanding is lost (default 1).
@@ -196,7 +202,7 @@ class KeyValue:
     @overload
     def get_many_into(
         self, keys: Iterable[str | Buffer], buffers: Iterable[Buffer | list[Buffer]], *, completions: None = None
-    ) -> list[bool]: ...
+    ) -> list[bool | None]: ...
     @overload
     def get_many_into(
         self, keys: Iterable[str | Buffer], buffers: Iterable[Buffer | list[Buffer]], *, completions: Completions

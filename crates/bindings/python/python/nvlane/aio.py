@@ -198,7 +198,7 @@ class KeyValue(_Client[_nvlane.KeyValue]):
 
     async def get_many_into(
         self, keys: Iterable[str | Buffer], buffers: Iterable[Buffer | list[Buffer]]
-    ) -> list[bool]:
+    ) -> list[bool | None]:
         """See nvlane.KeyValue.get_many_into."""
         return await self._run(self._client.get_many_into, keys, buffers)
 

@@ -97,7 +97,7 @@ class Client:
                 found = [False] * count
                 # A deletion has no results: every key is gone.
                 for index, value in zip(at, result if result is not None else [True] * len(at)):
-                    found[index] = value
+                    found[index] = bool(value)
                 drained.append((number, True, "", found))
         return drained
 

@@ -10,7 +10,8 @@ which a page is kept; 0: until the target evicts it) and the options of nvlane.K
 network and the host pool without a copy in Python.
 
 Keys contain the model, the place of this rank, and the data type, layout and size of pages, so that servers which do not agree in
-all of these never read each other's pages. A lost target costs misses, within `fast_io_fail` (1 s) and `timeout` (10 s).
+all of these never read each other's pages. A lost target costs misses, within `fast_io_fail` (1 s) and `timeout` (10 s);
+with a list of addresses within `deadline` (1 s).
 SGLang is imported when HiCacheNvlane is first used.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import Error, KeyValue
 from ._engines import checked_prefix, connect, identity, leading, memory_at, with_base
@@ -27,6 +28,8 @@ from ._engines import checked_prefix, connect, identity, leading, memory_at, wit
 __all__ = ["HiCacheNvlane"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class _HiCacheNvlane:
@@ -177,7 +180,7 @@ class _HiCacheNvlane:
         pieces = [memory_at(int(address), int(size)) for address, size in zip(addresses, sizes)]
         return [pieces[index * each : (index + 1) * each] for index in range(len(keys))]
 
-    def _run(self, method: Callable[..., list[bool]], *arguments: Any, **keywords: Any) -> list[bool] | None:
+    def _run(self, method: Callable[..., list[T]], *arguments: Any, **keywords: Any) -> list[T] | None:
         """The result of a method of the client, or None if it failed: what a cache does not get is a miss."""
         try:
             result = method(*arguments, **keywords)
@@ -197,13 +200,13 @@ class _HiCacheNvlane:
         found = self._run(self._loads.get_many_into, names, buffers)
         if found is None:
             return [False] * len(keys)
-        missed = [name for name, is_found in zip(names, found) if not is_found]
-        self._counts["pages_loaded"] += len(names) - len(missed)
-        self._counts["pages_missed"] += len(missed)
-        if missed:
-            # One that exists but is damaged would be asked for again and again, and not be replaced.
-            self._run(self._delete, missed)
-        return found
+        self._counts["pages_loaded"] += found.count(True)
+        self._counts["pages_missed"] += len(found) - found.count(True)
+        unusable = [name for name, is_found in zip(names, found) if is_found is False]
+        if unusable:
+            # They would be asked for again and again, and not be replaced.
+            self._run(self._delete, unusable)
+        return [is_found is True for is_found in found]
 
     def _delete(self, names: list[str]) -> list[bool]:
         self._loads.delete_many(names)

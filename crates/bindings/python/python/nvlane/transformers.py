@@ -217,8 +217,10 @@ class CachedPrefix:
                 start = end
             count += there
             if there < len(group):
-                # One that exists but is damaged would never be saved again.
-                self._client.delete_many([name for name, is_found in zip(group, found) if not is_found])
+                unusable = [name for name, is_found in zip(group, found) if is_found is False]
+                if unusable:
+                    # They would never be saved again.
+                    self._client.delete_many(unusable)
                 break
         cache = DynamicCache(config=self._model.config)
         for index in range(len(states) // 2 if count else 0):

@@ -248,7 +248,7 @@ class _NvlaneTier:
             else:
                 del self._lookups[key]
 
-    def _end(self, job_id: int, job: _Job, results: list[bool] | None) -> None:
+    def _end(self, job_id: int, job: _Job, results: list[bool | None] | None) -> None:
         """Notes the end of a job. `results`: which chunks were loaded or stored; None if it failed."""
         loaded: list[bytes] = []
         success = results is not None
@@ -261,9 +261,11 @@ class _NvlaneTier:
                 lookup = self._lookups.get(key)
                 if lookup is not None and lookup.is_there is not None:
                     lookup.is_there = False
-            if success and missed:
-                # One that exists but is damaged would be asked for again and again, and not be replaced.
-                self._under_way[self._loads.delete_many(self._names(missed), completions=self._completions)] = None
+            unusable = [key for key, is_loaded in zip(job.keys, results) if is_loaded is False] if success else []
+            if unusable:
+                # They would be asked for again and again, and not be replaced.
+                number = self._loads.delete_many(self._names(unusable), completions=self._completions)
+                self._under_way[number] = None
             success = success and not missed
         elif success and job.keys and self._events is not None:
             self._events.append(
