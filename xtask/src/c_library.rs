@@ -15,8 +15,12 @@ use crate::deps;
 /// The crate.
 const CRATE: &str = "crates/bindings/c-library";
 
+/// Its package, and the static library that cargo makes of it.
+pub(crate) const PACKAGE: &str = "nvlane-c-library";
+pub(crate) const STATIC: &str = "libnvlane_c.a";
+
 /// The shared library's name in programs that are linked with it.
-const SONAME: &str = "libnvlane.so.0";
+pub(crate) const SONAME: &str = "libnvlane.so.0";
 
 /// Libraries of the system that Rust's standard library needs.
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lm", "-lpthread", "-ldl", "-lc"];
@@ -77,18 +81,36 @@ pub(crate) struct HeaderOptions {
 /// A program is missing, or the build fails; or the library exports other functions than the list has.
 pub(crate) fn install(options: &Options) -> Result<()> {
     let Options { out, profile } = options;
-    for (program, package) in [("cc", "gcc"), ("nm", "binutils")] {
-        ensure!(is_installed(program), "no program {program}: sudo apt-get install {package}");
-    }
+    let built = build(profile)?;
+    lay_out(&built, out, profile != "dev")?;
+    fs::copy(&built, out.join("lib/libnvlane.a"))?;
+    Ok(())
+}
+
+/// Builds the static library with a profile, and returns its path.
+///
+/// # Errors
+/// The build fails.
+pub(crate) fn build(profile: &str) -> Result<PathBuf> {
     if profile == "dev" {
         // Everything, as the tests have built it: on its own the package asks for other features of its dependencies, which
         // would be compiled once more.
         run(&mut cargo(&["build", "--locked", "--workspace", "--lib", "--test", "probe_host"]))?;
     } else {
-        let mut build = cargo(&["build", "--locked", "--lib", "--package", "nvlane-c-library", "--profile"]);
+        let mut build = cargo(&["build", "--locked", "--lib", "--package", PACKAGE, "--profile"]);
         run(build.arg(profile))?;
     }
-    let built = target_dir().join(if profile == "dev" { "debug" } else { profile }).join("libnvlane_c.a");
+    Ok(target_dir().join(if profile == "dev" { "debug" } else { profile }).join(STATIC))
+}
+
+/// Links the shared library of a static one, and lays it out with its header and the file of pkg-config.
+///
+/// # Errors
+/// A program is missing or fails, or the library exports other functions than the list has.
+pub(crate) fn lay_out(built: &Path, out: &Path, strips: bool) -> Result<()> {
+    for (program, package) in [("cc", "gcc"), ("nm", "binutils")] {
+        ensure!(is_installed(program), "no program {program}: sudo apt-get install {package}");
+    }
     let folder = root().join(CRATE);
     for part in ["lib/pkgconfig", "include"] {
         fs::create_dir_all(out.join(part)).with_context(|| out.join(part).display().to_string())?;
@@ -99,11 +121,11 @@ pub(crate) fn install(options: &Options) -> Result<()> {
     // Without -u nothing would be taken from the static library.
     let mut link = Command::new("cc");
     link.arg("-shared").arg("-o").arg(&shared).args(listed.iter().map(|name| format!("-Wl,-u,{name}")));
-    link.arg(&built).arg(format!("-Wl,--version-script={}", map.display()));
+    link.arg(built).arg(format!("-Wl,--version-script={}", map.display()));
     link.args([&format!("-Wl,-soname,{SONAME}"), "-Wl,--gc-sections", "-Wl,-z,relro,-z,now,-z,defs"]);
     // Its thread and its values of threads outlive a dlclose.
     link.arg("-Wl,-z,nodelete");
-    if profile != "dev" {
+    if strips {
         link.arg("-Wl,--strip-debug");
     }
     let output = link.args(SYSTEM_LIBRARIES).output().context("cannot run cc")?;
@@ -111,7 +133,6 @@ pub(crate) fn install(options: &Options) -> Result<()> {
     let link = out.join("lib/libnvlane.so");
     let _ = fs::remove_file(&link);
     symlink(SONAME, &link)?;
-    fs::copy(&built, out.join("lib/libnvlane.a"))?;
     fs::copy(folder.join("nvlane.h"), out.join("include/nvlane.h"))?;
     let version = env!("CARGO_PKG_VERSION");
     let libraries = SYSTEM_LIBRARIES.join(" ");

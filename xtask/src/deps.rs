@@ -67,6 +67,8 @@ pub(crate) const C_PROGRAMS: &[Program] = &[
 /// What makes packages, and checks them.
 pub(crate) const PACKAGE_PROGRAMS: &[Program] = &[
     ("dpkg-deb", "dpkg", "Debian packages"),
+    ("cc", "gcc", "linking libnvlane"),
+    ("pkg-config", "pkg-config", "finding libnvlane"),
     ("objcopy", "binutils", "debug symbols apart from the program"),
     ("mmdebstrap", "mmdebstrap", "clean Debian systems"),
     ("systemd-nspawn", "systemd-container", "systems in containers"),

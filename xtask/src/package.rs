@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::command::{cargo, output_of, root, run as run_command, target_dir, text_of};
-use crate::deps;
+use crate::{c_library, deps};
 
 /// Options of `cargo xtask package`.
 #[derive(clap::Args)]
@@ -23,14 +23,14 @@ pub(crate) struct Options {
     /// Directory of the packages
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Pack the programs of this directory, and build none
+    /// Pack the programs and libnvlane_c.a of this directory, and build none
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
-    /// Debian packages: nvlane, nvlane-csi, nvlane-lab, and the debug symbols
+    /// Debian packages: nvlane, nvlane-csi, nvlane-lab, the debug symbols, libnvlane0 and libnvlane-dev
     Deb,
     /// An OCI image with the program and the libraries that it needs
     Image,
@@ -43,6 +43,9 @@ enum What {
 /// The programs that are packed; the image has the first.
 const PROGRAMS: [&str; 3] = ["nvlane", "nvlane-csi", "nvlane-lab"];
 
+/// The profile of the library: a panic in it may not end the program that uses it.
+const LIBRARY_PROFILE: &str = "bindings";
+
 /// A program to be packed, with its debug symbols.
 #[derive(Clone)]
 struct Program {
@@ -54,6 +57,8 @@ struct Program {
 #[derive(Clone)]
 struct Sources {
     programs: Vec<Program>,
+    /// The static library of which the shared one is linked.
+    library: PathBuf,
     version: String,
     /// Time of all files, s since 1970.
     epoch_s: String,
@@ -66,7 +71,7 @@ struct Sources {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let out = options.out.clone().unwrap_or_else(|| target_dir().join("package"));
     let sources = || match &options.programs {
-        Some(dir) => Sources::new(dir),
+        Some(dir) => Sources::new(dir, &dir.join(c_library::STATIC)),
         None => Sources::released(root(), &target_dir()),
     };
     match options.what {
@@ -87,7 +92,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub(crate) fn check_programs() -> Result<()> {
-    check::run(&Sources::new(&target_dir().join("debug"))?)
+    let library = c_library::build("dev")?;
+    check::run(&Sources::new(&target_dir().join("debug"), &library)?)
 }
 
 impl Sources {
@@ -99,19 +105,27 @@ impl Sources {
         let places = [(root.display().to_string(), "/nvlane"), (home, "/cargo")];
         let rust = places.iter().map(|(place, name)| format!("--remap-path-prefix={place}={name}"));
         let c = places.iter().map(|(place, name)| format!("-ffile-prefix-map={place}={name}"));
-        let mut build = cargo(&["build", "--release", "--locked"]);
-        build.args(PROGRAMS.iter().flat_map(|name| ["--package", name]));
-        build.current_dir(root).env("CARGO_TARGET_DIR", target);
-        build.env("CARGO_ENCODED_RUSTFLAGS", rust.collect::<Vec<_>>().join("\u{1f}"));
+        let rust = rust.collect::<Vec<_>>().join("\u{1f}");
         // Those of .cargo/config.toml as well, which the environment replaces.
-        let c = c.chain(["-fno-asynchronous-unwind-tables".to_owned()]);
-        build.env("CFLAGS", c.collect::<Vec<_>>().join(" "));
-        run_command(&mut build)?;
-        Self::new(&target.join("release"))
+        let c = c.chain(["-fno-asynchronous-unwind-tables".to_owned()]).collect::<Vec<_>>().join(" ");
+        let build = |profile: &str, what: &[&str]| {
+            let mut build = cargo(&["build", "--locked", "--profile", profile]);
+            build.args(what).current_dir(root).env("CARGO_TARGET_DIR", target);
+            run_command(build.env("CARGO_ENCODED_RUSTFLAGS", &rust).env("CFLAGS", &c))
+        };
+        build("release", &PROGRAMS.map(|name| ["--package", name]).concat())?;
+        build(LIBRARY_PROFILE, &["--lib", "--package", c_library::PACKAGE])?;
+        Self::new(&target.join("release"), &target.join(LIBRARY_PROFILE).join(c_library::STATIC))
     }
 
-    /// The programs of this directory.
-    fn new(dir: &Path) -> Result<Self> {
+    /// The programs of this directory, and a static library.
+    fn new(dir: &Path, library: &Path) -> Result<Self> {
+        ensure!(
+            library.is_file(),
+            "there is no {}: cargo build --lib --package {}",
+            library.display(),
+            c_library::PACKAGE
+        );
         let programs = PROGRAMS.map(|name| Program { name, path: dir.join(name) });
         let says = output_of(Command::new(&programs[0].path).arg("--version"))?;
         let version = says.rsplit(' ').next().unwrap_or_default().to_owned();
@@ -120,7 +134,7 @@ impl Sources {
             || output_of(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root()));
         let epoch_s = std::env::var("SOURCE_DATE_EPOCH").or_else(|_| of_commit());
         let epoch_s = epoch_s.context("set SOURCE_DATE_EPOCH: this is not a clone of the repository")?;
-        Ok(Self { programs: programs.into(), version, epoch_s })
+        Ok(Self { programs: programs.into(), library: library.to_owned(), version, epoch_s })
     }
 }
 

@@ -14,7 +14,7 @@ use peer::port::free_address;
 use serde_json::{Value, json};
 
 use super::{Sources, deb, empty_dir, image};
-use crate::command::{run as run_command, target_dir};
+use crate::command::{output_of, run as run_command, target_dir};
 use crate::deps;
 
 /// Releases of Debian, and what their systems have beside the least.
@@ -61,6 +61,7 @@ pub(super) fn run(sources: &Sources) -> Result<()> {
     for (sources, name) in [(&old, "old"), (sources, "new")] {
         deb::build(sources, &packages.join(name), "none")?;
     }
+    compile_example(&packages, &place.join("development"))?;
     fs::write(packages.join("check.sh"), SCRIPT)?;
     fs::write(packages.join("check.service"), UNIT)?;
     for release in RELEASES {
@@ -72,6 +73,29 @@ pub(super) fn run(sources: &Sources) -> Result<()> {
     }
     check_image(sources, &place).context("the image")?;
     Ok(fs::remove_dir_all(place)?)
+}
+
+/// Compiles an example with the files of the library's packages, for the systems, which have no compiler.
+fn compile_example(packages: &Path, root: &Path) -> Result<()> {
+    empty_dir(root)?;
+    for entry in fs::read_dir(packages.join("new"))? {
+        let path = entry?.path();
+        let is_of_library =
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"libnvlane"));
+        if is_of_library {
+            run_command(Command::new("dpkg-deb").arg("-x").arg(path).arg(root))?;
+        }
+    }
+    let multiarch = output_of(Command::new("cc").arg("-print-multiarch"))?;
+    let mut flags = Command::new("pkg-config");
+    flags.args(["--cflags", "--libs", "nvlane"]);
+    let flags =
+        output_of(flags.env("PKG_CONFIG_PATH", root.join("usr/lib").join(multiarch).join("pkgconfig")))?;
+    let mut compile = Command::new("cc");
+    compile.arg(crate::command::root().join("crates/bindings/c-library/examples-c/blocks.c"));
+    compile.args(flags.split_whitespace()).arg("-o").arg(packages.join("blocks"));
+    run_command(&mut compile)?;
+    Ok(fs::remove_dir_all(root)?)
 }
 
 /// A small system of this release.

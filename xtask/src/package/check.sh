@@ -62,6 +62,14 @@ for file in bash-completion/completions/nvlane man/man1/nvlane-target.1.gz doc/n
     dpkg -L nvlane | grep -q "/usr/share/$file" || fail "the package has no $file"
 done
 
+say "a program with the library"
+code=0
+/packages/blocks 2> /dev/null || code=$?
+[ $code = 127 ] || fail "without the library it ends with $code"
+dpkg -i /packages/new/libnvlane0_*.deb /packages/new/libnvlane-dev_*.deb || fail "libnvlane"
+nvlane target --listen 127.0.0.1:0 --namespace ram:16M --run '/packages/blocks "$NVLANE_ADDR"' || fail "the program with the library"
+[ -e /usr/include/nvlane.h ] && [ "$(readlink /usr/lib/*/libnvlane.so)" = libnvlane.so.0 ] || fail "files of libnvlane-dev"
+
 say "restart behind a socket of systemd"
 mkdir /etc/systemd/system/nvlane.socket.d
 printf '[Socket]\nListenStream=\nListenStream=127.0.0.1:4420\n' > /etc/systemd/system/nvlane.socket.d/addresses.conf
@@ -81,7 +89,7 @@ read_back 2 || fail "the data in the file is gone"
 rm -r /etc/systemd/system/nvlane.socket.d
 
 say "remove"
-dpkg -r nvlane-csi nvlane-lab nvlane-dbgsym nvlane
+dpkg -r nvlane-csi nvlane-lab nvlane-dbgsym libnvlane-dev libnvlane0 nvlane
 systemctl is-active nvlane && fail "the target runs after its removal"
 [ -e /etc/nvlane/nvlane.toml ] && [ -e /var/lib/nvlane/pairs ] || fail "the removal has deleted files of the operator"
 say "purge, with files of namespaces"

@@ -1,6 +1,7 @@
 //! Debian packages: trees of files, packed by dpkg-deb.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,11 +9,16 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Program, Sources, bill, empty_dir, install, write};
 use crate::command::{output_of, root, run as run_command};
-use crate::deps;
+use crate::{c_library, deps};
 
 /// Where a program is by hand, and where it is in a package.
 const BY_HAND: &str = "/usr/local/bin/";
 const PACKED: &str = "/usr/bin/";
+
+/// Packages without a program: the shared library, what compilers need of it, and the symbols of the programs.
+const LIBRARY: &str = "libnvlane0";
+const DEVELOPMENT: &str = "libnvlane-dev";
+const SYMBOLS: &str = "nvlane-dbgsym";
 
 /// Completions: shell, file.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -33,6 +39,9 @@ pub(super) fn build(sources: &Sources, out: &Path, compression: &str) -> Result<
     let architecture = output_of(Command::new("dpkg").arg("--print-architecture"))?;
     let trees = out.join("trees");
     empty_dir(&trees)?;
+    let multiarch = output_of(Command::new("cc").arg("-print-multiarch"))?;
+    let library = trees.join("library");
+    c_library::lay_out(&sources.library, &library, true)?;
     let control = read("packaging/deb/control")?;
     let mut packages = Vec::new();
     for stanza in control.split("\n\n") {
@@ -40,12 +49,20 @@ pub(super) fn build(sources: &Sources, out: &Path, compression: &str) -> Result<
         let name = name.context("packaging/deb/control: a stanza begins with Package:")?;
         let tree = trees.join(name);
         let program = sources.programs.iter().find(|program| program.name == name);
-        match program {
-            Some(program) => lay_out(program, sources, &tree)?,
-            None => sources.programs.iter().try_for_each(|program| program.write_symbols(&tree))?,
+        let mut depends = String::new();
+        match (name, program) {
+            (_, Some(program)) => {
+                lay_out(program, sources, &tree)?;
+                depends = self::depends(program)?;
+            }
+            (LIBRARY, None) => depends = lay_out_library(&library, &multiarch, sources, &tree)?,
+            (DEVELOPMENT, None) => lay_out_development(&library, &multiarch, &tree)?,
+            (SYMBOLS, None) => {
+                sources.programs.iter().try_for_each(|program| program.write_symbols(&tree))?;
+            }
+            _ => bail!("packaging/deb/control: xtask/src/package/deb.rs has no files for {name}"),
         }
         write_documents(name, sources, &tree)?;
-        let depends = program.map(depends).transpose()?.unwrap_or_default();
         let mut text =
             stanza.trim_end().replace("@DEPENDS@", &depends).replace("@VERSION@", &sources.version);
         text += &format!(
@@ -134,6 +151,32 @@ fn lay_out(program: &Program, sources: &Sources, tree: &Path) -> Result<()> {
     fs::create_dir_all(tree.join("etc/nvlane"))?;
     let example = "crates/target/subsystem/examples/nvlane.toml";
     install(&root().join(example), &documents.join("examples/nvlane.toml"), 0o644)
+}
+
+/// The files of the shared library's package, of a library that was laid out. Returns the packages that it needs.
+fn lay_out_library(library: &Path, multiarch: &str, sources: &Sources, tree: &Path) -> Result<String> {
+    let shared = Program { name: LIBRARY, path: library.join("lib").join(c_library::SONAME) };
+    shared.strip(&tree.join("usr/lib").join(multiarch).join(c_library::SONAME))?;
+    let bill = bill::bill_of(c_library::PACKAGE, &sources.version)?;
+    write(&tree.join("usr/share/doc").join(LIBRARY).join("sbom.cdx.json"), &bill, 0o644)?;
+    write(&tree.join("DEBIAN/triggers"), b"activate-noawait ldconfig\n", 0o644)?;
+    let shlibs = format!("libnvlane 0 {LIBRARY} (>= {})\n", sources.version);
+    write(&tree.join("DEBIAN/shlibs"), shlibs.as_bytes(), 0o644)?;
+    depends(&shared)
+}
+
+/// The files of its development package, without a static library: programs that link one are not upgraded with the package.
+fn lay_out_development(library: &Path, multiarch: &str, tree: &Path) -> Result<()> {
+    install(&library.join("include/nvlane.h"), &tree.join("usr/include/nvlane.h"), 0o644)?;
+    let libraries = tree.join("usr/lib").join(multiarch);
+    let path = library.join("lib/pkgconfig/nvlane.pc");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let text = text.replace("${pcfiledir}/../..", "${pcfiledir}/../../..");
+    let text = text.replace("libdir=${prefix}/lib", &format!("libdir=${{prefix}}/lib/{multiarch}"));
+    let lines = text.lines().filter(|line| !line.starts_with("Libs.private:"));
+    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    write(&libraries.join("pkgconfig/nvlane.pc"), text.as_bytes(), 0o644)?;
+    Ok(symlink(c_library::SONAME, libraries.join("libnvlane.so"))?)
 }
 
 /// What every package says of itself.
