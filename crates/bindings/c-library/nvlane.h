@@ -172,7 +172,7 @@ typedef struct nvlane_blocks nvlane_blocks;
 
 /**
  * A namespace of keys and values, with calls that wait for their results: opened by nvlane_key_value_open. A key has 1 to 16
- * bytes, any bytes.
+ * bytes, any bytes; with a target of nvlane up to 250, else NVLANE_ERROR_UNSUPPORTED.
  */
 typedef struct nvlane_key_value nvlane_key_value;
 
@@ -249,7 +249,7 @@ typedef struct nvlane_namespace {
    */
   uint32_t transfer_bytes_max;
   /**
-   * Longest key, bytes; 0 for blocks.
+   * Longest key, bytes; 0 for blocks. Lanes take 16 bytes at most.
    */
   uint32_t key_bytes_max;
   /**
@@ -484,7 +484,7 @@ int nvlane_set(struct nvlane_key_value *key_value,
 /**
  * Retrieves a value into a buffer of `room` bytes, at least 1; it arrives there without a copy. `*length` is the length of the
  * whole value, unless `length` is NULL. NVLANE_ERROR_NO_KEY if there is no such key, NVLANE_ERROR_TRUNCATED if the value is longer
- * than the buffer, which then has its first bytes.
+ * than the buffer, which then has its first bytes, or is unchanged if the key has more than 16 bytes.
  */
 int nvlane_get(struct nvlane_key_value *key_value,
                const uint8_t *key,

@@ -4,6 +4,7 @@
 //   ./key_value "127.0.0.1:4420/nqn.2016-06.io.nvlane:cache?ns=2"
 #include <nvlane.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iostream>
 #include <memory>
@@ -56,15 +57,40 @@ void use(const char *address)
 	if (checked(nvlane_exists(store.get(), bytes(key), key.size())) != 1)
 		throw std::runtime_error("the key is not there");
 
+	// A target of nvlane has keys of up to 250 bytes.
+	const std::string name = "model@00000001@0@" + std::string(64, 'f');
+	checked(nvlane_set(store.get(), bytes(name), name.size(), bytes(value), value.size(), 0));
+	std::fill(room.begin(), room.end(), 0);
+	checked(nvlane_get(store.get(), bytes(name), name.size(), room.data(), room.size(), &length));
+	if (length != value.size() || std::memcmp(room.data(), value.data(), length) != 0)
+		throw std::runtime_error("the value of a long key differs");
+	if (nvlane_get(store.get(), bytes(name), name.size(), room.data(), 10, &length) != NVLANE_ERROR_TRUNCATED ||
+	    length != value.size())
+		throw std::runtime_error("a value of a long key that is too long was taken for a whole one");
+	if (nvlane_set(store.get(), bytes(name), name.size(), bytes(value), 1, NVLANE_IF_ABSENT) !=
+	    NVLANE_ERROR_KEY_EXISTS)
+		throw std::runtime_error("a value of a long key was replaced");
+	checked(nvlane_set(store.get(), bytes(name), name.size(), bytes(value), 0, 0));
+	checked(nvlane_get(store.get(), bytes(name), name.size(), room.data(), 1, &length));
+	if (length != 0 || checked(nvlane_exists(store.get(), bytes(name), name.size())) != 1)
+		throw std::runtime_error("an empty value is not there");
+	checked(nvlane_delete(store.get(), bytes(name), name.size()));
+	if (checked(nvlane_exists(store.get(), bytes(name), name.size())) != 0 ||
+	    nvlane_get(store.get(), bytes(name), name.size(), room.data(), room.size(), nullptr) != NVLANE_ERROR_NO_KEY)
+		throw std::runtime_error("a deleted long key is there");
+	if (nvlane_get(store.get(), bytes(value), 251, room.data(), 1, nullptr) != NVLANE_ERROR_ARGUMENT)
+		throw std::runtime_error("a key of 251 bytes was taken");
+
 	nvlane_batch *made = nullptr;
 	checked(nvlane_batch_new(store.get(), &made));
 	std::unique_ptr<nvlane_batch, Closer> batch(made);
 	for (int i = 0; i < 10; i++) {
-		const std::string name = "key" + std::to_string(i), text = "value" + std::to_string(i);
+		// Of up to 75 bytes.
+		const std::string name = "key" + std::string(8 * i, '-') + std::to_string(i), text = "value" + std::to_string(i);
 		checked(nvlane_batch_set(batch.get(), bytes(name), name.size(), bytes(text), text.size(), 0));
 	}
 	for (int i = 0; i < 11; i++) {
-		const std::string name = "key" + std::to_string(i);
+		const std::string name = "key" + std::string(8 * i, '-') + std::to_string(i);
 		checked(nvlane_batch_get(batch.get(), bytes(name), name.size(), 64));
 	}
 	if (checked(nvlane_batch_run(store.get(), batch.get())) != 21)

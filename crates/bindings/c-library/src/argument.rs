@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
+use host::wire::kv::LONG_KEY_BYTES_MAX;
 use host::{Key, Nsid};
 use libc::iovec;
 
@@ -47,6 +48,18 @@ pub(crate) unsafe fn key(pointer: *const u8, length: usize) -> Result<Key> {
     // SAFETY: as this function's.
     let key = unsafe { bytes(c"the key is NULL", pointer, length) }?;
     Key::new(key).ok_or_else(|| Error::argument(format_args!("a key has 1 to 16 bytes, not {length}")))
+}
+
+/// A key that may be longer than those that commands have room for.
+///
+/// # Safety
+/// As [`bytes`].
+pub(crate) unsafe fn long_key<'a>(pointer: *const u8, length: usize) -> Result<&'a [u8]> {
+    if !(1..=LONG_KEY_BYTES_MAX).contains(&length) {
+        return Err(Error::argument(format_args!("a key has 1 to {LONG_KEY_BYTES_MAX} bytes, not {length}")));
+    }
+    // SAFETY: as this function's.
+    unsafe { bytes(c"the key is NULL", pointer, length) }
 }
 
 /// An array of the caller that is filled.

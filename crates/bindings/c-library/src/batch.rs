@@ -3,7 +3,9 @@
 use std::ffi::{CStr, c_int};
 use std::ops::Range;
 
-use host::{Failure, Key, Status};
+use host::wire::kv::batch::Operation;
+use host::wire::opcode::KvOpcode;
+use host::{Failure, Status, StoreAttributes};
 
 use crate::argument::{self, put, wanted};
 use crate::entry::{BROKEN, Guard, Handle, close, enter, give};
@@ -150,10 +152,10 @@ pub unsafe extern "C" fn nvlane_batch_set(
     // SAFETY: as this function's.
     unsafe {
         enter(batch, |batch| {
-            let key = argument::key(key, key_length)?;
+            let key = argument::long_key(key, key_length)?;
             let value = argument::bytes(c"the value is NULL", value, length)?;
             let options = store_options(flags)?;
-            batch.push(0, |batch| Ok(batch.store(&key, value, options)?))
+            batch.push(0, |batch| Ok(batch.store_with(key, value, options, StoreAttributes::default())?))
         })
     }
 }
@@ -169,12 +171,13 @@ pub unsafe extern "C" fn nvlane_batch_get(
     // SAFETY: as this function's.
     unsafe {
         enter(batch, |batch| {
-            let key = argument::key(key, key_length)?;
+            let key = argument::long_key(key, key_length)?;
             let room = match value_length(room) {
                 0 => return Err(Error::argument("room is 0: a get needs at least 1 byte")),
                 room => room,
             };
-            batch.push(room, |batch| Ok(batch.retrieve(&key, room)?))
+            let operation = Operation { room_bytes: room, ..Operation::on(KvOpcode::RETRIEVE, key) };
+            batch.push(room, |batch| Ok(batch.push(&operation)?))
         })
     }
 }
@@ -183,16 +186,12 @@ pub unsafe extern "C" fn nvlane_batch_get(
 ///
 /// # Safety
 /// As of the exported functions.
-unsafe fn add(
-    batch: *mut Batch,
-    (key, key_length): (*const u8, usize),
-    push: impl FnOnce(&mut host::Batch, &Key) -> std::result::Result<(), host::InvalidCommand>,
-) -> c_int {
+unsafe fn add(batch: *mut Batch, (key, key_length): (*const u8, usize), opcode: KvOpcode) -> c_int {
     // SAFETY: as this function's.
     unsafe {
         enter(batch, |batch| {
-            let key = argument::key(key, key_length)?;
-            batch.push(0, |batch| Ok(push(batch, &key)?))
+            let key = argument::long_key(key, key_length)?;
+            batch.push(0, |batch| Ok(batch.push(&Operation::on(opcode, key))?))
         })
     }
 }
@@ -201,14 +200,14 @@ unsafe fn add(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvlane_batch_delete(batch: *mut Batch, key: *const u8, key_length: usize) -> c_int {
     // SAFETY: as this function's.
-    unsafe { add(batch, (key, key_length), host::Batch::delete) }
+    unsafe { add(batch, (key, key_length), KvOpcode::DELETE) }
 }
 
 /// Adds the question whether a key exists: NVLANE_OK, with the value's length, or NVLANE_ERROR_NO_KEY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvlane_batch_exists(batch: *mut Batch, key: *const u8, key_length: usize) -> c_int {
     // SAFETY: as this function's.
-    unsafe { add(batch, (key, key_length), host::Batch::exist) }
+    unsafe { add(batch, (key, key_length), KvOpcode::EXIST) }
 }
 
 /// Executes a batch and waits for it. The failure of one operation does not stop the next. Returns the number of outcomes, or an

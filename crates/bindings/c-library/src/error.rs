@@ -80,6 +80,11 @@ impl Error {
         Self { status, ..Self::new(code, format_args!("{command} failed: {failure}")) }
     }
 
+    /// Whether the controller ended the command with this status.
+    pub(crate) fn is_status(&self, status: Status) -> bool {
+        self.code == NVLANE_ERROR_STATUS && Status::from_wire(self.status).is(status)
+    }
+
     /// A refused command.
     pub(crate) fn refused(reason: RefusedReason) -> Self {
         match reason {

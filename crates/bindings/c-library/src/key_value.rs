@@ -2,7 +2,9 @@
 
 use std::ffi::{CStr, c_int};
 
-use host::{BlockingKeyValue, Command, Failure, FlushEpoch, KeyValueNamespace};
+use host::wire::kv::batch::Operation;
+use host::wire::opcode::KvOpcode;
+use host::{BlockingKeyValue, Command, Failure, FlushEpoch, Key, KeyValueNamespace, Status, StoreAttributes};
 
 use crate::argument::{self, put, wanted};
 use crate::blocks::WAIT;
@@ -13,7 +15,7 @@ use crate::lane::{store_options, value_length};
 use crate::target::{AnyNamespace, NamespaceInfo, Target};
 
 /// A namespace of keys and values, with calls that wait for their results: opened by nvlane_key_value_open. A key has 1 to 16
-/// bytes, any bytes.
+/// bytes, any bytes; with a target of nvlane up to 250, else NVLANE_ERROR_UNSUPPORTED.
 #[derive(Debug)]
 pub struct KeyValue {
     guard: Guard,
@@ -58,10 +60,100 @@ impl KeyValue {
             };
             self.lane.wait_with(&mut take, WAIT);
         }
-        result.map_err(|error| match self.lane.over() {
+        result.map_err(|error| self.explained(error))
+    }
+
+    fn explained(&self, error: Error) -> Error {
+        match self.lane.over() {
             Some(over) => error.explained_by(over),
             None => error,
-        })
+        }
+    }
+
+    /// Runs the two commands of a value under a long key: the first has the data, the second names the key. Returns the result
+    /// of the first.
+    fn run_pair(&mut self, name: &str, commands: [Command; 2], buffer: Option<Buffer>) -> Result<u64> {
+        const DATA: u64 = 0;
+        const NAME: u64 = 1;
+        let [data, names] = commands;
+        self.lane.submit(data, buffer, DATA).map_err(|refused| Error::refused(refused.reason))?;
+        let refused = self.lane.submit(names, None, NAME).err();
+        if refused.is_some() {
+            self.lane.cancel(DATA);
+        }
+        let (mut result, mut failure) = (0, None);
+        while self.lane.outstanding() > 0 {
+            let mut is_unnamed = false;
+            let mut take = |completion: host::Completion<Buffer>| match completion.result {
+                Ok(of_data) if completion.user == DATA => result = of_data,
+                Ok(_) => {}
+                Err(why) => {
+                    // The status of both is that of the first; a cancelled one says nothing.
+                    failure = failure.filter(|known| *known != Failure::Cancelled).or(Some(why));
+                    is_unnamed |= completion.user == NAME;
+                }
+            };
+            self.lane.wait_with(&mut take, WAIT);
+            if is_unnamed && self.lane.outstanding() > 0 {
+                self.lane.cancel(DATA);
+            }
+        }
+        match (refused, failure) {
+            (Some(refused), _) => Err(self.explained(Error::refused(refused.reason))),
+            (None, Some(failure)) => Err(self.explained(Error::failed(name, failure))),
+            (None, None) => Ok(result),
+        }
+    }
+
+    /// Runs an operation on a long key that has no data. Returns its result.
+    fn run_one(&mut self, name: &str, operation: &Operation<'_>) -> Result<u64> {
+        let mut batch = self.namespace.batch()?;
+        batch.push(operation)?;
+        let outcome = self.batches()?.run_batch(&mut batch)?.next();
+        match outcome {
+            Some(outcome) if outcome.status.is(Status::SUCCESS) => Ok(outcome.result),
+            Some(outcome) => Err(Error::failed(name, Failure::Status(outcome.status))),
+            None => Err(Error::failed(name, Failure::Interrupted)),
+        }
+    }
+
+    fn store(&mut self, key: &[u8], buffer: Option<Buffer>, length: usize, flags: u32) -> Result<c_int> {
+        let options = store_options(flags)?;
+        let stored = match Key::new(key) {
+            Some(key) => {
+                let command = self.namespace.store(&key, value_length(length), options)?;
+                self.run("Store", command, buffer)
+            }
+            // No command has data of no bytes.
+            None if length == 0 => {
+                let operation = Operation { options: options.bits(), ..Operation::on(KvOpcode::STORE, key) };
+                self.run_one("Store", &operation)
+            }
+            None => {
+                let attributes = (options, StoreAttributes::default());
+                let commands = self.namespace.store_long(0, key, value_length(length), attributes)?;
+                self.run_pair("Store", commands, buffer)
+            }
+        };
+        stored.map(|_| NVLANE_OK)
+    }
+
+    /// Retrieves a value. Returns its length.
+    fn retrieve(&mut self, key: &[u8], buffer: Option<Buffer>, room: usize) -> Result<u64> {
+        if let Some(key) = Key::new(key) {
+            let command = self.namespace.retrieve(&key, value_length(room))?;
+            return self.run("Retrieve", command, buffer);
+        }
+        let commands = self.namespace.retrieve_ranges(0, key, &[], (0, value_length(room)))?;
+        match self.run_pair("Retrieve", commands, buffer) {
+            Ok(result) => Ok(result >> 32),
+            Err(error) if error.is_status(Status::INVALID_VALUE_SIZE) => {
+                let full = self.run_one("Exist", &Operation::on(KvOpcode::EXIST, key))?;
+                // Shorter now: another value was stored meanwhile.
+                if full > room as u64 { Ok(full) } else { Err(error) }
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -129,18 +221,16 @@ pub unsafe extern "C" fn nvlane_set(
     // SAFETY: as this function's.
     unsafe {
         enter(key_value, |key_value| {
-            let key = argument::key(key, key_length)?;
+            let key = argument::long_key(key, key_length)?;
             let buffer = Buffer::one(value.cast_mut(), length)?;
-            let options = store_options(flags)?;
-            let command = key_value.namespace.store(&key, value_length(length), options)?;
-            key_value.run("Store", command, buffer).map(|_| NVLANE_OK)
+            key_value.store(key, buffer, length, flags)
         })
     }
 }
 
 /// Retrieves a value into a buffer of `room` bytes, at least 1; it arrives there without a copy. `*length` is the length of the
 /// whole value, unless `length` is NULL. NVLANE_ERROR_NO_KEY if there is no such key, NVLANE_ERROR_TRUNCATED if the value is longer
-/// than the buffer, which then has its first bytes.
+/// than the buffer, which then has its first bytes, or is unchanged if the key has more than 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvlane_get(
     key_value: *mut KeyValue,
@@ -153,11 +243,10 @@ pub unsafe extern "C" fn nvlane_get(
     // SAFETY: as this function's.
     unsafe {
         enter(key_value, |key_value| {
-            let key = argument::key(key, key_length)?;
+            let key = argument::long_key(key, key_length)?;
             let room = room.min(key_value.namespace.value_bytes_max() as usize);
             let buffer = Buffer::one(buffer, room)?;
-            let command = key_value.namespace.retrieve(&key, value_length(room))?;
-            let full = key_value.run("Retrieve", command, buffer)?;
+            let full = key_value.retrieve(key, buffer, room)?;
             let full = usize::try_from(full).unwrap_or(usize::MAX);
             put(length, full);
             match full > room {
@@ -178,8 +267,12 @@ pub unsafe extern "C" fn nvlane_delete(key_value: *mut KeyValue, key: *const u8,
     // SAFETY: as this function's.
     unsafe {
         enter(key_value, |key_value| {
-            let command = key_value.namespace.delete(&argument::key(key, key_length)?);
-            key_value.run("Delete", command, None).map(|_| NVLANE_OK)
+            let key = argument::long_key(key, key_length)?;
+            let deleted = match Key::new(key) {
+                Some(key) => key_value.run("Delete", key_value.namespace.delete(&key), None),
+                None => key_value.run_one("Delete", &Operation::on(KvOpcode::DELETE, key)),
+            };
+            deleted.map(|_| NVLANE_OK)
         })
     }
 }
@@ -190,8 +283,12 @@ pub unsafe extern "C" fn nvlane_exists(key_value: *mut KeyValue, key: *const u8,
     // SAFETY: as this function's.
     unsafe {
         enter(key_value, |key_value| {
-            let command = key_value.namespace.exist(&argument::key(key, key_length)?);
-            match key_value.run("Exist", command, None) {
+            let key = argument::long_key(key, key_length)?;
+            let found = match Key::new(key) {
+                Some(key) => key_value.run("Exist", key_value.namespace.exist(&key), None),
+                None => key_value.run_one("Exist", &Operation::on(KvOpcode::EXIST, key)),
+            };
+            match found {
                 Ok(_) => Ok(1),
                 Err(error) if error.code == NVLANE_ERROR_NO_KEY => Ok(0),
                 Err(error) => Err(error),

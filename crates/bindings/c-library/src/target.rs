@@ -100,7 +100,7 @@ impl AnyNamespace {
                 size_bytes: namespace.keys().bytes,
                 block_bytes: 0,
                 transfer_bytes_max: namespace.value_bytes_max(),
-                key_bytes_max: namespace.keys().key_bytes_max.into(),
+                key_bytes_max: namespace.long_key_bytes_max().into(),
                 reserved: 0,
             },
         }
@@ -126,7 +126,7 @@ pub struct NamespaceInfo {
     pub block_bytes: u32,
     /// Longest transfer, or value, of one command, bytes.
     pub transfer_bytes_max: u32,
-    /// Longest key, bytes; 0 for blocks.
+    /// Longest key, bytes; 0 for blocks. Lanes take 16 bytes at most.
     pub key_bytes_max: u32,
     /// 0.
     pub reserved: u32,
