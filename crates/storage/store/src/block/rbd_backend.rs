@@ -300,7 +300,8 @@ impl Link {
         }
     }
 
-    /// Waits for ends of requests: of all reactors if no other one does, else of its own.
+    /// Waits for ends of requests: of all reactors if no other one does, and of its own that another has taken in. The
+    /// collector waits for the latter too: its predecessor may have passed some on just before it left.
     fn arm(&mut self, io: &mut dyn StoreIo) {
         let owner = self.requests.owner();
         let collector = &self.session.collector;
@@ -314,10 +315,7 @@ impl Link {
             let ticket = self.own(io, COLLECT);
             io.start(ticket, Operation::Await { file: self.bell.clone() });
         }
-        if !is_collector
-            && self.requests.running_count() > 0
-            && !std::mem::replace(&mut self.is_awaiting, true)
-        {
+        if self.requests.running_count() > 0 && !std::mem::replace(&mut self.is_awaiting, true) {
             let ticket = self.own(io, INBOX);
             io.start(ticket, Operation::Await { file: self.inbox_bell.clone() });
         }
