@@ -11,10 +11,15 @@ use crate::command::{last_lines, program, root, run, target_dir};
 use crate::deps;
 
 /// The scripts, without `.sh`, in this order: the last one leaves a cluster with an OSD less.
-const SUITES: [&str; 2] = ["images", "faults"];
+const SUITES: [&str; 3] = ["images", SHARED, FAULTS];
+
+/// Has a guest with Linux.
+const SHARED: &str = "shared";
+const FAULTS: &str = "faults";
+const KERNEL: &str = "6.12";
 
 /// Time limit of a suite, s.
-const LIMIT_S: &str = "900";
+const LIMIT_S: &str = "1800";
 
 /// Options of `cargo xtask ceph`.
 #[derive(clap::Args, Default)]
@@ -59,12 +64,16 @@ pub(crate) fn judge(options: &Options) -> Result<()> {
         options.names.join(" or "),
         SUITES.join(", ")
     );
-    deps::install_programs(deps::CEPH_PROGRAMS)?;
+deps::install_programs(deps::CEPH_PROGRAMS)?;
     deps::install_programs(deps::NBD_PROGRAMS)?;
+    if suites.contains(&SHARED) {
+        deps::lab(&[KERNEL])?;
+    }
     let nvlane = match &options.target_bin {
         Some(path) => path.canonicalize().with_context(|| format!("no binary {}", path.display()))?,
         None => program("nvlane")?,
     };
+    let laboratory = if suites.contains(&FAULTS) { program("nvlane-lab")? } else { PathBuf::new() };
     let place = target_dir().join("ceph");
     let start = Instant::now();
     let dir = place.join("cluster");
@@ -86,6 +95,8 @@ pub(crate) fn judge(options: &Options) -> Result<()> {
         command.args(["--kill-after", "10", LIMIT_S]);
         command.arg(root().join("interop/ceph").join(suite).with_extension("sh"));
         command.env("NVLANE", &nvlane).env("CLUSTER", &cluster_of_runs.0).current_dir(&dir);
+        command.env("KERNEL_LAB", root().join("interop/lab/kernel-lab")).env("KERNEL", KERNEL);
+        command.env("NVLANE_LAB", &laboratory);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let is_good = command.status().context("cannot run timeout")?.success();
         println!(

@@ -35,7 +35,7 @@ const STEPS: &[Step] = &[
     Step::new("Python module with torch", 1200, || clients::run(&clients::Options::python_torch())),
     Step::new("header of the C library", 60, || c_library::header(&c_library::HeaderOptions { check: true })),
     Step::new("driver for Kubernetes", 300, csi::judge),
-    Step::new("Ceph", 600, || ceph::judge(&ceph::Options::default())),
+    Step::new("Ceph", 1500, || ceph::judge(&ceph::Options::default())),
     Step::new("memcheck", 1800, || miri::run(&miri::Options { memcheck: true })),
     Step::new("coverage", 600, coverage::run),
     Step::new("packages, built twice", 1200, package::reproducible),

@@ -4,10 +4,10 @@
 //! Faults: a cluster that does not answer, errors, clients that are blocklisted, locks that others take.
 #![allow(missing_docs, reason = "each function is that of the libraries with its name")]
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -50,7 +50,10 @@ struct Content {
     snapshots: HashMap<String, Vec<u8>>,
     number: u64,
     lock_owner: Option<u64>,
+    /// The owner gives the lock up when another client asks for it.
+    is_lent: bool,
     watchers: Vec<u64>,
+    metadata: BTreeMap<String, String>,
 }
 
 /// `rados_t`.
@@ -79,6 +82,8 @@ struct HandleShared {
     content: Arc<Mutex<Content>>,
     snapshot: Option<String>,
     is_read_only: bool,
+    /// It has asked for the lock, and so neither gives it up nor takes it by itself.
+    keeps_lock: AtomicBool,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -186,7 +191,9 @@ impl Double {
     /// Another client takes the lock of an image, and has its holder blocklisted, if it is to be.
     pub fn take_lock(&self, image: &str, blocklists: bool) {
         let content = self.content(image);
-        let before = lock(&content).lock_owner.replace(0);
+        let mut content = lock(&content);
+        content.is_lent = false;
+        let before = content.lock_owner.replace(0);
         if blocklists {
             lock(&self.world.state).blocklisted.extend(before);
         }
@@ -196,7 +203,7 @@ impl Double {
     pub fn set_lock_owner(&self, image: &str, owner: Option<u64>, is_alive: bool) {
         let content = self.content(image);
         let mut content = lock(&content);
-        content.lock_owner = owner;
+        (content.lock_owner, content.is_lent) = (owner, false);
         content.watchers.retain(|watcher| Some(*watcher) != owner);
         content.watchers.extend(owner.filter(|_| is_alive));
     }
@@ -205,6 +212,23 @@ impl Double {
     #[must_use]
     pub fn lock_owner(&self, image: &str) -> Option<u64> {
         lock(&self.content(image)).lock_owner
+    }
+
+    /// The metadata of an image.
+    #[must_use]
+    pub fn metadata(&self, image: &str) -> BTreeMap<String, String> {
+        lock(&self.content(image)).metadata.clone()
+    }
+
+    /// A client dies: nobody watches the image for it any more.
+    pub fn end_client(&self, image: &str, client: u64) {
+        lock(&self.content(image)).watchers.retain(|watcher| *watcher != client);
+    }
+
+    /// Clients that have an image open.
+    #[must_use]
+    pub fn clients(&self, image: &str) -> Vec<u64> {
+        lock(&self.content(image)).watchers.clone()
     }
 
     /// Requests that were carried out.
@@ -245,6 +269,9 @@ impl Double {
                 rbd_resize2,
                 rbd_config_image_list,
                 rbd_config_image_list_cleanup,
+                rbd_metadata_set,
+                rbd_metadata_remove,
+                rbd_metadata_list,
                 rbd_lock_acquire,
                 rbd_lock_release,
                 rbd_lock_break,
@@ -418,7 +445,9 @@ unsafe extern "C" fn rbd_create4(
         snapshots: HashMap::new(),
         number: NEXT.fetch_add(1, Ordering::Relaxed),
         lock_owner: None,
+        is_lent: false,
         watchers: Vec::new(),
+        metadata: BTreeMap::new(),
     };
     state.images.insert(path, Arc::new(Mutex::new(content)));
     0
@@ -447,6 +476,7 @@ fn open(
         content,
         is_read_only: is_read_only || snapshot.is_some(),
         snapshot,
+        keeps_lock: AtomicBool::new(false),
         queue: Mutex::new(Queue { bell: -1, ..Queue::default() }),
         changed: Condvar::new(),
     });
@@ -546,14 +576,57 @@ unsafe extern "C" fn rbd_config_image_list_cleanup(place: *mut ConfigOption, cou
 
 unsafe extern "C" fn rbd_lock_acquire(image: RawImage, _: c_int) -> c_int {
     let shared = shared(image);
+    shared.keeps_lock.store(true, Ordering::Relaxed);
+    if shared.take_lock(&mut lock(&shared.content)) { 0 } else { failed(Errno::ROFS) }
+}
+
+/// As a call that changes an image does, for the client that has its lock.
+fn changed(image: RawImage, change: impl FnOnce(&mut Content) -> c_int) -> c_int {
+    let shared = shared(image);
     let mut content = lock(&shared.content);
-    match content.lock_owner {
-        Some(owner) if owner != shared.client && content.watchers.contains(&owner) => failed(Errno::ROFS),
-        _ => {
-            content.lock_owner = Some(shared.client);
-            0
+    if shared.has_lock(&mut content) { change(&mut content) } else { failed(Errno::ROFS) }
+}
+
+unsafe extern "C" fn rbd_metadata_set(image: RawImage, key: *const c_char, value: *const c_char) -> c_int {
+    changed(image, |content| {
+        content.metadata.insert(text(key), text(value));
+        0
+    })
+}
+
+unsafe extern "C" fn rbd_metadata_remove(image: RawImage, key: *const c_char) -> c_int {
+    changed(image, |content| match content.metadata.remove(&text(key)) {
+        Some(_) => 0,
+        None => failed(Errno::NOENT),
+    })
+}
+
+unsafe extern "C" fn rbd_metadata_list(
+    image: RawImage,
+    _: *const c_char,
+    _: u64,
+    keys: *mut c_char,
+    keys_length: *mut usize,
+    values: *mut c_char,
+    values_length: *mut usize,
+) -> c_int {
+    let metadata = lock(&shared(image).content).metadata.clone();
+    let listed = |texts: Vec<String>, place: *mut c_char, length: *mut usize| {
+        let bytes: Vec<u8> =
+            texts.into_iter().flat_map(|text| [text.into_bytes(), vec![0]].concat()).collect();
+        // SAFETY: the caller gives that much room, and says so.
+        unsafe {
+            let has_room = bytes.len() <= length.read();
+            length.write(bytes.len());
+            if has_room {
+                place.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            }
+            has_room
         }
-    }
+    };
+    let keys = listed(metadata.keys().cloned().collect(), keys, keys_length);
+    let values = listed(metadata.values().cloned().collect(), values, values_length);
+    if keys && values { 0 } else { failed(Errno::RANGE) }
 }
 
 unsafe extern "C" fn rbd_lock_release(image: RawImage) -> c_int {
@@ -708,6 +781,28 @@ unsafe extern "C" fn rbd_aio_write_zeroes(
 }
 
 impl HandleShared {
+    /// Whether this client has the lock: without having asked for it, it takes one that it can have.
+    fn has_lock(&self, content: &mut Content) -> bool {
+        content.lock_owner == Some(self.client)
+            || !self.keeps_lock.load(Ordering::Relaxed) && self.take_lock(content)
+    }
+
+    /// Takes the lock, if it is free, its owner gives it up, or is dead. The dead are blocklisted.
+    fn take_lock(&self, content: &mut Content) -> bool {
+        if let Some(owner) = content.lock_owner.filter(|owner| *owner != self.client) {
+            let is_alive = owner == 0 || content.watchers.contains(&owner);
+            if is_alive && !content.is_lent {
+                return false;
+            }
+            if !is_alive {
+                lock(&self.world.state).blocklisted.insert(owner);
+            }
+        }
+        content.lock_owner = Some(self.client);
+        content.is_lent = !self.keeps_lock.load(Ordering::Relaxed);
+        true
+    }
+
     /// Carries requests out, in order, until the image is closed and none is left.
     fn run(&self) {
         loop {
@@ -745,9 +840,7 @@ impl HandleShared {
         let has_cache = state.has_cache;
         drop(state);
         let mut content = lock(&self.content);
-        if !matches!(work, Work::Read { .. })
-            && (self.is_read_only || content.lock_owner != Some(self.client))
-        {
+        if !matches!(work, Work::Read { .. }) && (self.is_read_only || !self.has_lock(&mut content)) {
             return Err(Errno::ROFS);
         }
         let range = |offset: u64, length: usize, bytes: usize| {

@@ -124,6 +124,9 @@ functions! {
     fn rbd_resize2(RawImage, u64, bool, Progress, *mut c_void) -> c_int;
     fn rbd_config_image_list(RawImage, *mut ConfigOption, *mut c_int) -> c_int;
     fn rbd_config_image_list_cleanup(*mut ConfigOption, c_int);
+    fn rbd_metadata_set(RawImage, *const c_char, *const c_char) -> c_int;
+    fn rbd_metadata_remove(RawImage, *const c_char) -> c_int;
+    fn rbd_metadata_list(RawImage, *const c_char, u64, *mut c_char, *mut usize, *mut c_char, *mut usize) -> c_int;
     fn rbd_lock_acquire(RawImage, c_int) -> c_int;
     fn rbd_lock_release(RawImage) -> c_int;
     fn rbd_lock_break(RawImage, c_int, *const c_char) -> c_int;

@@ -22,6 +22,9 @@ const COLLECTED_MAX: usize = 64;
 /// Lists that the libraries fill have at most this many entries.
 const LIST_LENGTH_MAX: usize = 4096;
 
+/// Metadata of an image that is read at most, bytes.
+const METADATA_BYTES_MAX: usize = 16 << 20;
+
 /// Which image, or which snapshot of one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ImageName {
@@ -317,6 +320,72 @@ impl Image {
             // SAFETY: the entries are freed once, and not used again.
             unsafe { (functions.rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
             return Ok(found);
+        }
+    }
+
+    /// Sets an entry of its metadata, which `rbd image-meta ls` shows. Waits for the cluster, and for the exclusive lock.
+    ///
+    /// # Errors
+    /// The failed call: `EROFS` if another client keeps the lock.
+    pub fn set_metadata(&self, key: &str, value: &str) -> Result<(), Error> {
+        let what = "an entry of the image's metadata";
+        let (key, value) = (CString::new(key), CString::new(value));
+        let (Ok(key), Ok(value)) = (key, value) else { return Err(Error::ZeroByte { what }) };
+        // SAFETY: an open image, and two C strings.
+        let set = unsafe { (self.functions().rbd_metadata_set)(self.raw, key.as_ptr(), value.as_ptr()) };
+        check(set, || format!("write to the metadata of {}", self.name)).map(drop)
+    }
+
+    /// Removes an entry of its metadata. Waits as [`set_metadata`](Self::set_metadata) does.
+    ///
+    /// # Errors
+    /// The failed call: `ENOENT` if there is no such entry, `EROFS` if another client keeps the lock.
+    pub fn remove_metadata(&self, key: &str) -> Result<(), Error> {
+        let key = CString::new(key).map_err(|_| Error::ZeroByte { what: "a key of the image's metadata" })?;
+        // SAFETY: an open image, and a C string.
+        let removed = unsafe { (self.functions().rbd_metadata_remove)(self.raw, key.as_ptr()) };
+        check(removed, || format!("remove from the metadata of {}", self.name)).map(drop)
+    }
+
+    /// The keys and values of its metadata. Waits for the cluster.
+    ///
+    /// # Errors
+    /// The failed call.
+    pub fn metadata(&self) -> Result<Vec<(String, String)>, Error> {
+        let mut room = (4096, 4096);
+        loop {
+            let (mut keys, mut values) = (vec![0_u8; room.0], vec![0_u8; room.1]);
+            let (mut keys_length, mut values_length) = room;
+            // SAFETY: an open image, a C string, and as much room as the two lengths say.
+            let got = unsafe {
+                (self.functions().rbd_metadata_list)(
+                    self.raw,
+                    c"".as_ptr(),
+                    0,
+                    keys.as_mut_ptr().cast(),
+                    &raw mut keys_length,
+                    values.as_mut_ptr().cast(),
+                    &raw mut values_length,
+                )
+            };
+            let needed = (keys_length, values_length);
+            let is_larger = needed.0 > room.0 || needed.1 > room.1;
+            let is_bounded = needed.0.max(needed.1) <= METADATA_BYTES_MAX;
+            if got == -Errno::RANGE.raw_os_error() && is_larger && is_bounded {
+                room = (needed.0.max(room.0), needed.1.max(room.1));
+                continue;
+            }
+            check(got, || format!("ask for the metadata of {}", self.name))?;
+            let texts = |bytes: &[u8], length: usize| {
+                let bytes = bytes.get(..length).unwrap_or(bytes);
+                let text = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+                // A zero ends each of them.
+                bytes
+                    .strip_suffix(&[0])
+                    .map(|bytes| bytes.split(|byte| *byte == 0).map(text).collect::<Vec<_>>())
+            };
+            let (keys, values) = (texts(&keys, needed.0), texts(&values, needed.1));
+            return Ok(keys.unwrap_or_default().into_iter().zip(values.unwrap_or_default()).collect());
         }
     }
 

@@ -13,6 +13,7 @@ mod raw_file;
 mod rbd;
 mod rbd_backend;
 mod rbd_shared;
+mod rbd_sharing;
 #[cfg(test)]
 mod rbd_tests;
 
@@ -26,6 +27,7 @@ pub use raw_file::RawFile;
 pub(crate) use rbd::RbdStore;
 pub(crate) use rbd_shared::{DEADLINE_S_DEFAULT, RbdSettings};
 pub use rbd_shared::{LockPolicy, RbdPlace};
+pub use rbd_sharing::Sharing;
 
 use ::memory::Buffer;
 

@@ -24,7 +24,7 @@ mod testing;
 
 pub use block::{
     Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NullStore, RawFile,
-    RbdPlace,
+    RbdPlace, Sharing,
 };
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use health::{Health, SPARE_PERCENT_MIN};

@@ -40,6 +40,8 @@ pub struct Geometry {
     pub preferred_write_blocks: u32,
     /// Preferred deallocation granularity and alignment, blocks; 1 for none.
     pub preferred_deallocate_blocks: u32,
+    /// Whether other machines write to the storage at the same time: what has to be atomic cannot be kept so here.
+    pub has_other_writers: bool,
 }
 
 impl Geometry {
@@ -53,6 +55,7 @@ impl Geometry {
             can_deallocate: true,
             preferred_write_blocks: 1,
             preferred_deallocate_blocks: 1,
+            has_other_writers: false,
         }
     }
 

@@ -26,6 +26,7 @@
 //!         | lock=acquire         (rbd) waits up to 45 s for the exclusive lock: a dead holder is known to be dead then
 //!         |     =refuse          … does not wait
 //!         |     =break           … takes it from its holder, whom the cluster refuses from then on
+//!         |     =share           … lets other targets with lock=share write to the image as well
 //!         | deadline=TIME        (rbd) time that the cluster has for a request: whole seconds, default 25s
 //!         | FILTER               each stands over those before it; may be given several times
 //! FILTER  = delay=[KIND:]TIME[-TIME]                       for instance delay=read:50us-200us
@@ -42,6 +43,7 @@
 mod parse;
 mod print;
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,7 +53,7 @@ use wire::uuid::Uuid;
 
 use crate::block::{
     Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NullStore,
-    RbdPlace, RbdSettings, RbdStore, check_creatable, check_writable, directory_of, lacking_space,
+    RbdPlace, RbdSettings, RbdStore, Sharing, check_creatable, check_writable, directory_of, lacking_space,
     warn_of_lacking_space,
 };
 use crate::filter::Filter;
@@ -172,6 +174,21 @@ impl Spec {
         matches!(self.source, Source::KeyValue { .. } | Source::KeyValueFile { .. })
     }
 
+    /// Says what other targets share, if they do: those of this subsystem, each with controller IDs of its own.
+    pub fn share(&mut self, subsystem: &str, cntlids: &RangeInclusive<u16>) {
+        if let Source::Rbd(place) = &mut self.source
+            && place.lock == LockPolicy::Share
+        {
+            place.sharing = Some(Sharing { subsystem: subsystem.to_owned(), cntlids: cntlids.clone() });
+        }
+    }
+
+    /// Whether other targets share the storage.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(&self.source, Source::Rbd(place) if place.lock == LockPolicy::Share)
+    }
+
     /// Memory that the storage takes once it is full, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
@@ -255,7 +272,9 @@ impl Spec {
             Source::File { .. } | Source::Device { .. } | Source::Volume { .. } => Arc::new(file()?),
             Source::Rbd(place) => {
                 let place = RbdPlace::clone(place);
-                Arc::new(RbdStore::open(&RbdSettings { place, block_bytes: self.block_bytes, is_read_only })?)
+                let block_bytes = self.block_bytes;
+                let settings = RbdSettings::new(place, block_bytes, is_read_only);
+                Arc::new(RbdStore::open(&settings)?)
             }
             &Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
                 let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush, prefaults };
@@ -357,8 +376,12 @@ const TIME_UNITS: [(&str, u64); 3] = [("s", 1_000_000), ("ms", 1000), ("us", 1)]
 const SYNCS: [(&str, Sync); 3] = [("always", Sync::Always), ("batch", Sync::Batch), ("none", Sync::None)];
 
 /// Policies for locks by name.
-const LOCKS: [(&str, LockPolicy); 3] =
-    [("acquire", LockPolicy::Acquire), ("refuse", LockPolicy::Refuse), ("break", LockPolicy::Break)];
+const LOCKS: [(&str, LockPolicy); 4] = [
+    ("acquire", LockPolicy::Acquire),
+    ("refuse", LockPolicy::Refuse),
+    ("break", LockPolicy::Break),
+    ("share", LockPolicy::Share),
+];
 
 #[cfg(test)]
 mod tests {
@@ -418,8 +441,7 @@ mod tests {
     fn places() -> impl Strategy<Value = RbdPlace> {
         let name =
             || vec(any::<char>().prop_filter("no zero", |c| *c != '\0'), 1..6).prop_map(String::from_iter);
-        let policy =
-            prop_oneof![Just(LockPolicy::Acquire), Just(LockPolicy::Refuse), Just(LockPolicy::Break)];
+        let policy = proptest::sample::select(LOCKS.map(|(_, policy)| policy).to_vec());
         let names = (name(), name(), option::of(name()), option::of(name()));
         let cluster = (option::of(name()), option::of(name()), option::of(name()));
         (names, cluster, option::of(1u64..1 << 40), policy, 1u32..86_400).prop_map(
@@ -429,6 +451,7 @@ mod tests {
                     create_bytes: create_bytes.filter(|_| snapshot.is_none()),
                     image: ImageName { pool, namespace: namespace.unwrap_or_default(), image, snapshot },
                     lock,
+                    sharing: None,
                     deadline_s,
                 }
             },
@@ -739,7 +762,7 @@ mod tests {
         namespace 'rbd:pool/image?conff=/etc/ceph/ceph.conf', character 16: there is no option 'conff' (did you mean conf?): only conf, id, cluster, namespace, create, lock, deadline, lba, uuid, readonly and filters go with rbd:
         namespace 'rbd:pool/image?create=0', character 23: a namespace of no bytes
         namespace 'rbd:pool/image?create=1G@', character 24: no size ends in 'G@': use K, M, G or T, as in 64M
-        namespace 'rbd:pool/image?lock=steal', character 21: expected acquire, refuse or break
+        namespace 'rbd:pool/image?lock=steal', character 21: expected acquire, refuse, break or share
         namespace 'rbd:pool/image?deadline=100ms', character 25: expected whole seconds, as in 25s
         namespace 'rbd:pool/image@monday?create=1G', character 23: a snapshot is not created here: rbd snap create makes one
         namespace 'ram:1G?conf=/etc/ceph/ceph.conf', character 8: only rbd: has it

@@ -105,6 +105,7 @@ impl Shared {
             can_deallocate: !self.is_read_only && self.can_punch(),
             preferred_write_blocks: blocks(self.write_grain_bytes),
             preferred_deallocate_blocks: blocks(self.deallocate_grain_bytes),
+            has_other_writers: false,
         }
     }
 

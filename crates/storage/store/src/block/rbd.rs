@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::rbd_backend::RbdBackend;
 use super::rbd_shared::{LockPolicy, RbdSettings, Session, Shared, lock};
+use super::rbd_sharing::{conflicting, enter, forget_dead, has_entered, sharers};
 use crate::health::Health;
 use crate::namespace::{BLOCK_BYTES, BLOCK_BYTES_DEFAULT, Backend, BlockStore, Generation, Geometry, Grown};
 use crate::open_error::OpenError;
@@ -24,9 +25,6 @@ const CONNECT_LIMIT_S: u32 = 10;
 
 /// Time that a cluster has to open an image, without the wait for its lock.
 const OPEN_LIMIT: Duration = Duration::from_secs(30);
-
-/// Time for which a lock's holder may stay in the cluster's lists after its death, and a little.
-const LOCK_WAIT: Duration = Duration::from_secs(45);
 
 /// Interval between looks at a lock that another client has.
 const LOCK_RETRY: Duration = Duration::from_millis(500);
@@ -94,7 +92,7 @@ fn problem(settings: &RbdSettings, why: impl fmt::Display) -> OpenError {
 }
 
 fn open_session(library: &'static Library, settings: &RbdSettings) -> Result<(Arc<Session>, u64), OpenError> {
-    let wait = if settings.reads_only() { Duration::ZERO } else { LOCK_WAIT };
+    let wait = if settings.reads_only() { Duration::ZERO } else { settings.lock_wait };
     let of_thread = settings.clone();
     match within(OPEN_LIMIT + wait, move || open_image(library, &of_thread)) {
         Some(opened) => opened,
@@ -131,9 +129,10 @@ fn open_image(library: &'static Library, settings: &RbdSettings) -> Result<(Arc<
     }
     let access = if settings.reads_only() { Access::ReadOnly } else { Access::ReadWrite };
     let image = Image::open(&cluster, &place.image, access).map_err(failed)?;
-    if access == Access::ReadWrite {
-        take_lock(&image, settings)?;
-    }
+    let entry = match access {
+        Access::ReadWrite => take_lock(&image, settings)?,
+        Access::ReadOnly => None,
+    };
     if image.is_cached() {
         tracing::warn!(
             image = %place.image,
@@ -143,6 +142,7 @@ fn open_image(library: &'static Library, settings: &RbdSettings) -> Result<(Arc<
     let bytes = image.bytes().map_err(failed)?;
     let session = Session {
         image: Some(Arc::new(image)),
+        entry,
         collector: AtomicU32::new(0),
         inboxes: Mutex::default(),
         overdue_count: AtomicU32::new(0),
@@ -151,8 +151,9 @@ fn open_image(library: &'static Library, settings: &RbdSettings) -> Result<(Arc<
     Ok((Arc::new(session), bytes))
 }
 
-/// Takes the exclusive lock, as the policy says. Waits for the cluster.
-fn take_lock(image: &Image, settings: &RbdSettings) -> Result<(), OpenError> {
+/// Takes the exclusive lock, as the policy says, or enters this target among those that share it and returns its entry.
+/// Waits for the cluster.
+fn take_lock(image: &Image, settings: &RbdSettings) -> Result<Option<String>, OpenError> {
     let name = &settings.place.image;
     if !image.has_lock_feature() {
         let why = format!(
@@ -161,35 +162,61 @@ fn take_lock(image: &Image, settings: &RbdSettings) -> Result<(), OpenError> {
         );
         return Err(problem(settings, why));
     }
+    let policy = settings.place.lock;
+    if policy == LockPolicy::Share && image.is_cached() {
+        let why = format!(
+            "its own configuration has rbd_cache on, and what one target has in its cache the others do not see: `rbd config \
+             image set {name} rbd_cache false`"
+        );
+        return Err(problem(settings, why));
+    }
     let failed = |error: ceph::Error| problem(settings, error);
-    let until = Instant::now() + LOCK_WAIT;
+    let until = Instant::now() + settings.lock_wait;
     let mut is_told = false;
+    let mut entry = None;
     loop {
         let owner = image.lock_owner().map_err(failed)?;
         let watchers = image.watchers().map_err(failed)?;
+        let known = sharers(image, &watchers, &settings.entries).map_err(failed)?;
         let client =
             |owner: &String| watchers.iter().find(|(_, address)| address == owner).map(|(id, _)| *id);
+        let end = "end that client, or take it away with lock=break";
+        let held_by = |owner: Option<&String>| {
+            let owner = owner.map_or("another client", String::as_str);
+            (format!("its exclusive lock is held by {owner}"), end)
+        };
+        let sharer = known.iter().find(|sharer| sharer.address.is_some());
         // A holder that has not the image open is dead, and its lock is broken.
-        let held = match owner.as_ref().map(|owner| (owner, client(owner))) {
-            Some((owner, Some(id))) => format!("its exclusive lock is held by client.{id} at {owner}"),
-            _ => match image.lock() {
-                Ok(()) => return Ok(()),
-                Err(error) if error.errno().is_some_and(is_held) => {
-                    let owner = owner.as_deref().unwrap_or("another client");
-                    format!("its exclusive lock is held by {owner}")
+        let (held, remedy) = match (owner.as_ref().map(|owner| (owner, client(owner))), sharer) {
+            (_, Some(sharer)) if !matches!(policy, LockPolicy::Share | LockPolicy::Break) => {
+                (format!("it is shared by {sharer}"), "end that client, or share it as well with lock=share")
+            }
+            (Some((owner, Some(id))), _) if policy != LockPolicy::Share || !has_entered(&known, id) => {
+                let more = if policy == LockPolicy::Share { ", which does not share it" } else { "" };
+                (format!("its exclusive lock is held by client.{id} at {owner}{more}"), end)
+            }
+            _ if policy == LockPolicy::Share => match join(image, settings, &mut entry).map_err(failed)? {
+                Joined::Shared => return Ok(entry),
+                Joined::Conflict(why) => {
+                    (why, "give each target a range of its own, as in cntlids = [1, 1000]")
                 }
+                Joined::Locked => held_by(owner.as_ref()),
+            },
+            _ => match image.lock() {
+                Ok(()) => return Ok(None),
+                Err(error) if error.errno().is_some_and(is_held) => held_by(owner.as_ref()),
                 Err(error) => return Err(failed(error)),
             },
         };
-        match settings.place.lock {
+        match policy {
             LockPolicy::Break if Instant::now() < until => {
                 let Some(owner) = owner else { continue };
                 tracing::warn!(image = %name, holder = owner, "lock broken, its holder is blocklisted");
                 image.break_lock(&owner).map_err(failed)?;
             }
-            LockPolicy::Acquire if Instant::now() < until => {
+            LockPolicy::Acquire | LockPolicy::Share if Instant::now() < until => {
                 if !std::mem::replace(&mut is_told, true) {
-                    let limit = LOCK_WAIT.as_secs();
+                    let limit = settings.lock_wait.as_secs();
                     tracing::warn!(
                         image = %name,
                         "{held}: waiting up to {limit} s, after which a dead holder is known to be dead"
@@ -198,11 +225,43 @@ fn take_lock(image: &Image, settings: &RbdSettings) -> Result<(), OpenError> {
                 std::thread::sleep(LOCK_RETRY);
             }
             _ => {
-                let why = format!("{held}: end that client, or take it away with lock=break");
-                return Err(problem(settings, why));
+                if let Some(entry) = entry {
+                    image.remove_metadata(&entry).map_err(failed)?;
+                }
+                return Err(problem(settings, format!("{held}: {remedy}")));
             }
         }
     }
+}
+
+enum Joined {
+    Shared,
+    /// Why this target and another one cannot share it.
+    Conflict(String),
+    Locked,
+}
+
+/// Enters this target among those that share an image, unless it has, and looks whether they go together. Waits for the
+/// cluster.
+fn join(image: &Image, settings: &RbdSettings, entry: &mut Option<String>) -> Result<Joined, ceph::Error> {
+    let sharing = settings.place.sharing.clone().unwrap_or_default();
+    if entry.is_none() {
+        match enter(image, &sharing, &settings.entries) {
+            Ok(key) => *entry = Some(key),
+            Err(error) if error.errno().is_some_and(is_held) => return Ok(Joined::Locked),
+            Err(error) => return Err(error),
+        }
+    }
+    // Entered first: of two that do so at the same time, each sees the other.
+    let watchers = image.watchers()?;
+    let known = sharers(image, &watchers, &settings.entries)?;
+    if let Some(other) = conflicting(&known, &sharing) {
+        return Ok(Joined::Conflict(format!(
+            "it is shared by {other}, and a host could get the same IDs from both"
+        )));
+    }
+    forget_dead(image, &known);
+    Ok(Joined::Shared)
 }
 
 /// Whether another client has the lock.
@@ -262,7 +321,10 @@ impl BlockStore for RbdStore {
                 // Blocklisted, perhaps: the cluster would refuse everything that comes through this connection.
                 former.image().cluster().retire();
             } else if !shared.is_read_only {
-                within(CLOSE_LIMIT, move || drop(former.image().unlock()));
+                within(CLOSE_LIMIT, move || match &former.entry {
+                    Some(_) => former.leave(),
+                    None => drop(former.image().unlock()),
+                });
             }
         }
         let (session, bytes) = open_session(shared.library, &shared.settings).map_err(io::Error::other)?;
@@ -327,8 +389,11 @@ impl Drop for RbdStore {
         if let Some(session) = lock(&self.shared.session).take()
             && let Ok(mut session) = Arc::try_unwrap(session)
         {
-            let image = session.image.take();
-            if within(CLOSE_LIMIT, move || drop(image)).is_none() {
+            let closing = move || {
+                session.leave();
+                drop(session.image.take());
+            };
+            if within(CLOSE_LIMIT, closing).is_none() {
                 tracing::warn!(image = %self.shared.name(), "image not closed: the cluster does not answer");
             }
         }

@@ -5,14 +5,19 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ceph::{ClusterName, Ended, Image, ImageName, Library};
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::rbd_sharing::{OwnEntries, Sharing};
 use crate::namespace::{Generation, Geometry, StoreError};
 
 /// Time that a cluster has for a request unless configured, s: hosts with Linux wait for 30 s.
 pub(crate) const DEADLINE_S_DEFAULT: u32 = 25;
+
+/// Time for which a lock's holder may stay in the cluster's lists after its death, and a little.
+const LOCK_WAIT: Duration = Duration::from_secs(45);
 
 /// The image of a namespace, and how it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +30,8 @@ pub struct RbdPlace {
     pub create_bytes: Option<u64>,
     /// What to do about a lock that another client has.
     pub lock: LockPolicy,
+    /// What is shared with other targets, with [`LockPolicy::Share`]. No part of a specification in one line.
+    pub sharing: Option<Sharing>,
     /// Time that the cluster has for a request, s.
     pub deadline_s: u32,
 }
@@ -39,6 +46,8 @@ pub enum LockPolicy {
     Refuse,
     /// Take it, and have the cluster refuse its former holder.
     Break,
+    /// Share the image with other targets that share it too: the lock passes between them as they write.
+    Share,
 }
 
 /// Settings of a namespace on an image.
@@ -47,6 +56,10 @@ pub(crate) struct RbdSettings {
     pub(crate) place: RbdPlace,
     pub(crate) block_bytes: Option<u32>,
     pub(crate) is_read_only: bool,
+    /// Time for which a lock's holder, who may be dead, is waited for.
+    pub(crate) lock_wait: Duration,
+    /// Its entries among the targets that share the image.
+    pub(crate) entries: OwnEntries,
 }
 
 /// What reactors and the operator share.
@@ -71,6 +84,8 @@ pub(super) struct Shared {
 /// An image that was opened, as the reactors share it.
 pub(super) struct Session {
     pub(super) image: Option<Arc<Image>>,
+    /// This target's entry among those that share the image.
+    pub(super) entry: Option<String>,
     /// The reactor that takes in completions: the owner of its requests; 0 for none.
     pub(super) collector: AtomicU32,
     pub(super) inboxes: Mutex<HashMap<u32, Arc<Inbox>>>,
@@ -117,6 +132,13 @@ impl Session {
         self.image.as_ref().expect("it is there until the session is closed")
     }
 
+    /// Removes its entry among the targets that share the image. Waits for the cluster.
+    pub(super) fn leave(&self) {
+        if let Some(image) = &self.image {
+            leave(image, self.entry.as_deref());
+        }
+    }
+
     pub(super) fn add(&self, owner: u32, inbox: Arc<Inbox>) {
         lock(&self.inboxes).insert(owner, inbox);
     }
@@ -145,12 +167,28 @@ impl Drop for Session {
     fn drop(&mut self) {
         if let Some(image) = self.image.take() {
             let closing = std::thread::Builder::new().name("rbd-close".into());
-            let _ = closing.spawn(move || drop(image));
+            let entry = self.entry.take();
+            let _ = closing.spawn(move || {
+                leave(&image, entry.as_deref());
+                drop(image);
+            });
         }
     }
 }
 
+fn leave(image: &Image, entry: Option<&str>) {
+    if let Some(entry) = entry
+        && let Err(error) = image.remove_metadata(entry)
+    {
+        tracing::debug!(entry, %error, "entry among the targets of an image not removed");
+    }
+}
+
 impl RbdSettings {
+    pub(crate) fn new(place: RbdPlace, block_bytes: Option<u32>, is_read_only: bool) -> Self {
+        Self { place, block_bytes, is_read_only, lock_wait: LOCK_WAIT, entries: OwnEntries::default() }
+    }
+
     pub(super) fn reads_only(&self) -> bool {
         self.is_read_only || self.place.image.snapshot.is_some()
     }
@@ -162,6 +200,7 @@ impl Shared {
         Geometry {
             is_read_only: self.is_read_only,
             can_deallocate: !self.is_read_only,
+            has_other_writers: self.is_lent(),
             preferred_deallocate_blocks: preferred,
             ..Geometry::new(self.block_bytes, self.bytes() / u64::from(self.block_bytes))
         }
@@ -181,6 +220,11 @@ impl Shared {
 
     pub(super) fn is_read_only(&self) -> bool {
         self.is_read_only
+    }
+
+    /// Whether the lock passes to other targets as they write.
+    fn is_lent(&self) -> bool {
+        !self.is_read_only && self.settings.place.lock == LockPolicy::Share
     }
 
     pub(super) fn deadline_ns(&self) -> u64 {
@@ -232,7 +276,7 @@ impl Shared {
                 Ok(bytes) => session.seen_bytes.store(bytes, Ordering::Release),
                 Err(error) => tracing::debug!(image = %shared.name(), %error, "image not looked at"),
             }
-            if !shared.is_read_only && matches!(session.image().has_lock(), Ok(false)) {
+            if !shared.is_read_only && !shared.is_lent() && matches!(session.image().has_lock(), Ok(false)) {
                 shared.fence(gate, "the exclusive lock of its image was lost to another client".into());
             }
             shared.is_looked_at.store(false, Ordering::Release);

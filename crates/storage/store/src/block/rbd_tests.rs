@@ -1,5 +1,6 @@
 //! Namespaces on images of a double of Ceph's libraries, driven by reactors.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 
 use super::rbd::RbdStore;
 use super::rbd_shared::{DEADLINE_S_DEFAULT, LockPolicy, RbdPlace, RbdSettings};
+use super::rbd_sharing::Sharing;
 use crate::namespace::{BlockStore, StoreError};
 use crate::open_error::OpenError;
 use crate::store::Store;
@@ -29,13 +31,30 @@ fn settings(double: &Double) -> RbdSettings {
         image,
         create_bytes: Some(64 * BLOCK),
         lock: LockPolicy::Refuse,
+        sharing: None,
         deadline_s: DEADLINE_S_DEFAULT,
     };
-    RbdSettings { place, block_bytes: Some(512), is_read_only: false }
+    RbdSettings { lock_wait: Duration::from_millis(100), ..RbdSettings::new(place, Some(512), false) }
 }
 
 fn open(settings: &RbdSettings) -> Result<Arc<dyn BlockStore>, OpenError> {
     Ok(Arc::new(RbdStore::open_with(Double::library(), settings)?))
+}
+
+/// A message without the numbers of clients, which differ each time.
+fn without_numbers(message: &str) -> String {
+    let words = message.split(' ').map(|word| match word {
+        client if client.starts_with("client.") => "client.N",
+        address if address.starts_with("127.0.0.1:0/") => {
+            if address.ends_with(',') {
+                "ADDRESS,"
+            } else {
+                "ADDRESS"
+            }
+        }
+        word => word,
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn refusal(settings: &RbdSettings) -> String {
@@ -247,6 +266,117 @@ fn the_lock_of_another_client_is_respected_unless_it_is_to_be_broken() {
     // A holder that is dead is nobody's loss.
     double.set_lock_owner(PATH, Some(8), false);
     drop(open(&settings).unwrap());
+}
+
+/// Another target, with controller IDs of its own, that shares the image.
+fn sharing(double: &Double, target: &str, cntlids: RangeInclusive<u16>) -> RbdSettings {
+    let mut settings = settings(double);
+    settings.place.cluster.id = Some(target.into());
+    settings.place.lock = LockPolicy::Share;
+    settings.place.sharing = Some(Sharing { subsystem: "nqn.2026-01.com.example:db".into(), cntlids });
+    settings
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn two_targets_that_share_an_image_write_to_one_disk(
+        steps in vec((any::<bool>(), 0u64..16, any::<u8>()), 1..30),
+    ) {
+        let double = Double::new();
+        let stores = [("one", 1..=1000), ("two", 1001..=2000)]
+            .map(|(target, cntlids)| open(&sharing(&double, target, cntlids)).unwrap());
+        prop_assert_eq!(stores[0].identity(), stores[1].identity());
+        prop_assert!(stores.iter().all(|store| store.geometry().has_other_writers));
+        let rigs: Vec<_> = stores.iter().filter_map(|store| Rig::attach(store, EngineKind::Epoll)).collect();
+        let Ok(mut rigs) = <[Rig; 2]>::try_from(rigs) else { return Ok(()) };
+        let mut model = [0; 16];
+        for (is_second, block, value) in steps {
+            let (writer, reader) = (usize::from(is_second), usize::from(!is_second));
+            prop_assert_eq!(rigs[writer].write(block * BLOCK, &[value; 512]), Ok(vec![]));
+            model[block as usize] = value;
+            let other = (block + 7) % 16;
+            for place in [block, other] {
+                let expected = vec![model[place as usize]; 512];
+                prop_assert_eq!(rigs[reader].read(place * BLOCK, 512), Ok(expected));
+            }
+        }
+        // Moments at which the other one has the lock are no loss.
+        for store in &stores {
+            store.revalidate();
+            prop_assert_eq!(store.closed_because(), None);
+        }
+    }
+}
+
+#[test]
+fn an_image_is_shared_only_where_all_ask_for_it() {
+    let double = Double::new();
+    let mut alone = settings(&double);
+    let owner = open(&alone).unwrap();
+    let second = sharing(&double, "second", 1..=1000);
+    insta::assert_snapshot!(without_numbers(&refusal(&second)), @"image pool/image: its exclusive lock is held by client.N at ADDRESS, which does not share it: end that client, or take it away with lock=break");
+    assert!(double.metadata(PATH).is_empty(), "{:?}", double.metadata(PATH));
+    drop(owner);
+    let first = open(&sharing(&double, "first", 1..=1000)).unwrap();
+    alone.place.cluster.id = Some("alone".into());
+    insta::assert_snapshot!(without_numbers(&refusal(&alone)), @"image pool/image: it is shared by client.N at ADDRESS (controller IDs 1 to 1000 of nqn.2026-01.com.example:db): end that client, or share it as well with lock=share");
+    // Reading needs no lock, as before.
+    alone.is_read_only = true;
+    assert!(!open(&alone).unwrap().geometry().has_other_writers);
+    let third = sharing(&double, "third", 1000..=1001);
+    insta::assert_snapshot!(without_numbers(&refusal(&third)), @"image pool/image: it is shared by client.N at ADDRESS (controller IDs 1 to 1000 of nqn.2026-01.com.example:db), and a host could get the same IDs from both: give each target a range of its own, as in cntlids = [1, 1000]");
+    assert_eq!(double.metadata(PATH).len(), 1, "{:?}", double.metadata(PATH));
+    // Another subsystem has controller IDs of its own.
+    let mut other = sharing(&double, "other", 1..=1000);
+    other.place.sharing.as_mut().unwrap().subsystem = "nqn.2026-01.com.example:other".into();
+    drop(open(&other).unwrap());
+    drop(first);
+    assert!(double.metadata(PATH).is_empty(), "{:?}", double.metadata(PATH));
+    assert_eq!(double.lock_owner(PATH), None);
+    // What one target has in its cache the others would not see.
+    double.set_cache(true);
+    assert!(refusal(&third).contains("rbd config image set pool/image rbd_cache false"));
+}
+
+#[test]
+fn a_dead_target_leaves_its_controller_ids_to_the_next() {
+    let double = Double::new();
+    let first = open(&sharing(&double, "first", 1..=1000)).unwrap();
+    let Some(mut rig) = Rig::attach(&first, EngineKind::Epoll) else { return };
+    rig.write(0, &[1; 512]).unwrap();
+    let dead = double.lock_owner(PATH).unwrap();
+    double.end_client(PATH, dead);
+    let next = open(&sharing(&double, "next", 1..=1000)).unwrap();
+    let entries = double.metadata(PATH);
+    assert!(
+        entries.len() == 1 && !entries.keys().any(|key| key.starts_with(&format!("nvlane.target.{dead}."))),
+        "{entries:?}"
+    );
+    // It is not dead after all: the cluster refuses what it still writes.
+    let before = double.bytes(PATH);
+    assert_eq!(rig.write(0, &[2; 512]), Err(StoreError::Fenced));
+    assert_eq!(double.bytes(PATH), before);
+    assert!(first.generation().is_closed() && next.generation().is_first());
+}
+
+#[test]
+fn a_sharing_target_whose_lock_is_kept_from_it_writes_no_more_until_it_is_reopened() {
+    for engine in ENGINES {
+        let double = Double::new();
+        let store = open(&sharing(&double, "first", 1..=1000)).unwrap();
+        let Some(mut rig) = Rig::attach(&store, engine) else { continue };
+        rig.write(0, &[1; 512]).unwrap();
+        double.set_lock_owner(PATH, Some(7), true);
+        let before = double.bytes(PATH);
+        assert_eq!(rig.write(0, &[2; 512]), Err(StoreError::Fenced));
+        assert_eq!(rig.read(0, 512), Err(StoreError::Fenced));
+        assert_eq!(double.bytes(PATH), before);
+        double.set_lock_owner(PATH, None, false);
+        // Its earlier entry is its own, and bars nobody.
+        store.reopen().unwrap();
+        assert_eq!(rig.write(0, &[3; 512]), Ok(vec![]));
+    }
 }
 
 #[test]

@@ -276,6 +276,7 @@ fn parse_image(text: Piece<'_>) -> Parsed<RbdPlace> {
         },
         create_bytes: None,
         lock: LockPolicy::default(),
+        sharing: None,
         deadline_s: DEADLINE_S_DEFAULT,
     })
 }
@@ -403,7 +404,7 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             let value = needed("acquire")?;
             match LOCKS.iter().find(|(known, _)| *known == value.text) {
                 Some((_, lock)) => place.lock = *lock,
-                None => return value.wrong("expected acquire, refuse or break"),
+                None => return value.wrong("expected acquire, refuse, break or share"),
             }
         }
         ("deadline", Source::Rbd(place)) => {

@@ -101,8 +101,10 @@ impl SubsystemConfig {
         let resolved = |(nsid, namespace): (Nsid, &NamespaceConfig)| {
             let given = namespace.uuid();
             let uuid = given.unwrap_or_else(|| identity.of_namespace(&self.nqn, nsid, &namespace.storage));
+            let mut spec = namespace.storage.clone();
+            spec.share(self.nqn.as_str(), &self.cntlids);
             let resolved = ResolvedNamespace {
-                spec: namespace.storage.clone(),
+                spec,
                 uuid,
                 nguid: namespace.nguid.unwrap_or_else(|| uuid.to_bytes()),
                 rights: namespace.rights.clone(),

@@ -50,6 +50,10 @@ impl<I: Io<Message>> FusedExecutor<'_, I> {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let extent = Extent::of_fused(&mut self.commands.namespaces, caller.view, sqe.nsid(), &command)?;
+        // The range would be locked on the reactors of this target only.
+        if extent.geometry.has_other_writers {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
         if sqe.flags.fuse() == Fuse::SECOND && extent.geometry.is_read_only {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
         }

@@ -324,7 +324,13 @@ fn subsystem(
     if running.authentication != wanted.authentication {
         changed.push(Change::SetAuthentication(nqn.clone(), Arc::clone(&wanted.authentication)));
     }
-    if running.cntlids != wanted.cntlids {
+    let shares = |subsystem: &ResolvedSubsystem| subsystem.namespaces.values().any(|it| it.spec.is_shared());
+    if running.cntlids != wanted.cntlids && shares(running) && shares(wanted) {
+        changed.push(Change::Refused {
+            what: format!("set the controller ids of {nqn}"),
+            why: "other targets that share an image with this one rely on them: restart".into(),
+        });
+    } else if running.cntlids != wanted.cntlids {
         changed.push(Change::SetCntlids(nqn.clone(), wanted.cntlids.clone()));
     }
     if running.doorbell != wanted.doorbell {
@@ -472,8 +478,8 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
             }
             Source::File { bytes, .. } => *bytes = None,
             Source::KeyValueFile { bytes, memory_bytes, .. } => (*bytes, *memory_bytes) = (None, None),
-            // The size of a new image is nothing to the one there is.
-            Source::Rbd(place) => place.create_bytes = None,
+            // The size of a new image is nothing to the one there is, and controller IDs are compared elsewhere.
+            Source::Rbd(place) => (place.create_bytes, place.sharing) = (None, None),
             Source::Device { .. } | Source::Volume { .. } => {}
         }
         spec

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use nvlane_subsystem::config::{ConfigFile, ConfigPlace, TargetConfig};
+use nvlane_subsystem::identity::TargetIdentity;
 use nvlane_subsystem::lane_id::LaneId;
 use nvlane_subsystem::limits::Limits;
+use nvlane_subsystem::machine::Machine;
 use nvlane_subsystem::message::{LaneMessage, Message, Order, OrderAnswer, OrderKind, Step, StepOutcome};
-use nvlane_subsystem::operator::{ChangeOutcome, Operator, Report, state, stop};
+use nvlane_subsystem::operator::{ChangeOutcome, Operator, Outline, Report, diff, state, stop};
 use nvlane_subsystem::state::TargetState;
 use peer::port::free_address;
 use proptest::prelude::*;
@@ -316,6 +318,23 @@ fn storage_is_not_swapped_under_hosts() {
     insta::assert_snapshot!(one.reload(&both), @"Done: add nqn.2026-01.io.nvlane:disks namespace 2 (file:DIR/b): done");
     assert_ne!(one.uuid(1), uuid);
     insta::assert_snapshot!(one.reload(&both[1..]), @"Done: remove nqn.2026-01.io.nvlane:disks namespace 1 (file:DIR/a): done");
+}
+
+/// The other targets rely on them.
+#[test]
+fn controller_ids_beside_an_image_that_is_shared_stay() {
+    let identity = TargetIdentity::new(Machine::named("a"), "", ([127, 0, 0, 1], 4420).into());
+    let told = |lock: &str, last: u16| {
+        let outline = |last: u16| {
+            let image = format!("nsid = 1, storage = \"rbd:volumes/db?lock={lock}\"");
+            let text = disks(&[&image]).replacen("hosts", &format!("cntlids = [1, {last}]\nhosts"), 1);
+            Outline::new(&config(&text), &identity)
+        };
+        diff(&outline(1000), &outline(last)).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(told("share", 1000), [""; 0]);
+    insta::assert_snapshot!(told("share", 2000).join(", "), @"set the controller ids of nqn.2026-01.io.nvlane:disks");
+    insta::assert_snapshot!(told("acquire", 2000).join(", "), @"give controllers of nqn.2026-01.io.nvlane:disks the ids 1 to 2000");
 }
 
 /// Hosts that read the list of namespaces only after both reloads would see no difference.
