@@ -48,6 +48,8 @@ struct Content {
     /// What a loss of power leaves.
     durable: Vec<u8>,
     snapshots: HashMap<String, Vec<u8>>,
+    /// Snapshots that cannot be opened any more.
+    removed: HashSet<String>,
     number: u64,
     lock_owner: Option<u64>,
     /// The owner gives the lock up when another client asks for it.
@@ -170,6 +172,18 @@ impl Double {
         let mut content = lock(&content);
         let bytes = content.bytes.clone();
         content.snapshots.insert(snapshot.into(), bytes);
+    }
+
+    /// An administrator removes an image that nobody watches. Who has it open reads zeroes.
+    pub fn remove(&self, image: &str) {
+        lock(&self.content(image)).bytes.fill(0);
+        lock(&self.world.state).images.remove(image);
+    }
+
+    /// An administrator removes a snapshot.
+    pub fn remove_snapshot(&self, image: &str, snapshot: &str) {
+        lock(&self.content(image)).snapshots.get_mut(snapshot).expect("it is there").fill(0);
+        lock(&self.content(image)).removed.insert(snapshot.into());
     }
 
     /// Whether the cluster does not answer.
@@ -443,6 +457,7 @@ unsafe extern "C" fn rbd_create4(
         durable: bytes.clone(),
         bytes,
         snapshots: HashMap::new(),
+        removed: HashSet::new(),
         number: NEXT.fetch_add(1, Ordering::Relaxed),
         lock_owner: None,
         is_lent: false,
@@ -464,7 +479,11 @@ fn open(
     let found = lock(&context.world.state).images.get(&path(context, name)).cloned();
     let Some(content) = found else { return failed(Errno::NOENT) };
     let snapshot = (!snapshot.is_null()).then(|| text(snapshot));
-    if snapshot.as_ref().is_some_and(|name| !lock(&content).snapshots.contains_key(name)) {
+    let is_there = |name: &String| {
+        let content = lock(&content);
+        content.snapshots.contains_key(name) && !content.removed.contains(name)
+    };
+    if snapshot.as_ref().is_some_and(|name| !is_there(name)) {
         return failed(Errno::NOENT);
     }
     if !is_read_only {

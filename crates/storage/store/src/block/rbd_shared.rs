@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ceph::{ClusterName, Ended, Image, ImageName, Library};
+use ceph::{Access, ClusterName, Ended, Image, ImageName, Library};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 
 use super::rbd_sharing::{OwnEntries, Sharing};
 use crate::namespace::{Generation, Geometry, StoreError};
@@ -258,6 +259,21 @@ impl Shared {
         self.close(gate, why);
     }
 
+    /// The size of the image, if it is still there. One that is open for reading has no watch: its removal is seen by opening
+    /// it once more, and a change of its size is not seen. Waits for the cluster.
+    fn bytes_now(&self, session: &Session) -> Result<u64, ceph::Error> {
+        let image = session.image();
+        if self.is_read_only {
+            let now = Image::open(image.cluster(), self.name(), Access::ReadOnly)?;
+            // Another image of this name is as good as none.
+            if now.identity() != self.identity {
+                let action = format!("find the image {}", self.name());
+                return Err(ceph::Error::Call { action, errno: Errno::NOENT.raw_os_error() });
+            }
+        }
+        image.bytes()
+    }
+
     pub(super) fn set_full(&self, is_full: bool) {
         if self.is_full.load(Ordering::Relaxed) != is_full {
             self.is_full.store(is_full, Ordering::Relaxed);
@@ -272,8 +288,12 @@ impl Shared {
         let (shared, session) = (Arc::clone(self), Arc::clone(session));
         let gate = shared.gate();
         let look = move || {
-            match session.image().bytes() {
+            match shared.bytes_now(&session) {
                 Ok(bytes) => session.seen_bytes.store(bytes, Ordering::Release),
+                // While it is open for writing, its watch keeps `rbd rm` from it.
+                Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) => {
+                    shared.close(gate, "its image or snapshot was removed".into());
+                }
                 Err(error) => tracing::debug!(image = %shared.name(), %error, "image not looked at"),
             }
             if !shared.is_read_only && !shared.is_lent() && matches!(session.image().has_lock(), Ok(false)) {

@@ -401,6 +401,31 @@ fn a_snapshot_is_read_and_not_written() {
 }
 
 #[test]
+fn an_image_or_snapshot_that_is_removed_while_it_is_read_is_closed() {
+    for is_snapshot in [false, true] {
+        let double = Double::new();
+        let mut settings = settings(&double);
+        drop(open(&settings).unwrap());
+        double.snapshot(PATH, "monday");
+        settings.is_read_only = true;
+        settings.place.image.snapshot = is_snapshot.then(|| "monday".into());
+        let store = open(&settings).unwrap();
+        let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return };
+        store.revalidate();
+        assert_eq!(rig.read(0, 512), Ok(vec![0; 512]));
+        match is_snapshot {
+            true => double.remove_snapshot(PATH, "monday"),
+            false => double.remove(PATH),
+        }
+        eventually("the removal is not noticed", || {
+            store.revalidate();
+            store.closed_because().is_some_and(|why| why == "its image or snapshot was removed")
+        });
+        assert_eq!(rig.read(0, 512), Err(StoreError::Closed));
+    }
+}
+
+#[test]
 fn an_image_that_others_resize_is_seen_as_it_is() {
     on_every_engine(|double, store, rig| {
         for blocks in [128, 32] {
