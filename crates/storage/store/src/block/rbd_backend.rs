@@ -3,7 +3,7 @@
 //! ```text
 //! start ─▶ librbd … completes, writes to the image's eventfd ─▶ the collecting reactor takes in all ends
 //!                                    its own ─▶ reply          another reactor's ─▶ its inbox, eventfd ─▶ reply
-//! no end within the deadline ─▶ reply "unreachable"; requests that come then wait for a moment, and are refused
+//! no end within the deadline ─▶ reply "unreachable"; requests that come then wait for a moment, and are refused as well
 //! ```
 //!
 //! A request that is answered by its deadline keeps its buffer until librbd is done with it: it cannot be cancelled, and
@@ -193,7 +193,8 @@ impl RbdBackend {
             if is_reachable || self.shared.gate() != self.gate {
                 self.begin(io, ticket, request);
             } else {
-                io.reply(ticket, Reply { result: Err(StoreError::NotReady), buffer: buffer_of(request) });
+                // Linux retries a path error for as long as it takes, and other errors five times.
+                io.reply(ticket, Reply { result: Err(StoreError::Unreachable), buffer: buffer_of(request) });
             }
         }
     }
