@@ -1,7 +1,7 @@
 #!/bin/bash
-# A Ceph cluster that fails under a target: an OSD is killed, all OSDs are stopped and go on, a pool is full, the target is killed, and
-# its lock is taken away.
-# Outside: NVLANE, the program; CLUSTER, the directory of a cluster (cluster.sh), of which osd.2 is ended for good; an empty working
+# A Ceph cluster that fails under a target: OSDs are killed or stopped and go on, the monitor is restarted, a pool is full, the target is
+# killed, its lock, its rights and its image are taken away, and an administrator blocklists it.
+# Outside: NVLANE, the program, and NVLANE_LAB, that of the laboratory; CLUSTER, the directory of a cluster (cluster.sh), of which osd.2 is ended for good; an empty working
 # directory.
 set -eu -o pipefail
 
@@ -18,9 +18,11 @@ rbd pool init $pool
 ceph auth get-or-create client.faulty mon 'profile rbd' osd 'profile rbd pool=faulty' > nvlane.keyring
 { echo '[global]'; grep mon_host "$CEPH_CONF"; echo "keyring = $PWD/nvlane.keyring"; } > nvlane.conf
 place="rbd:$image?conf=$PWD/nvlane.conf&id=faulty&create=32M"
-target=
+target= holder=
 start() { # OPTIONS
     rm -f address
+    # What an earlier target has said is not meant.
+    [ ! -e target.log ] || { cat target.log >> targets.log; rm target.log; }
     "$NVLANE" --log debug target --cores 0 --listen 127.0.0.1:0 --namespace "$place$1" --run 'echo "$NVLANE_ADDR" > address.new; mv address.new address; sleep 600' >> target.log 2>&1 &
     target=$!
     for _ in $(seq 600); do [ -e address ] && break; kill -0 $target || { tail target.log; fail 'the target does not start'; }; sleep 0.1; done
@@ -32,7 +34,7 @@ says() {
     fail "the log does not say: $1"
 }
 stop() { kill $target; wait $target || true; target=; }
-trap '[ -z "$target" ] || kill -9 $target' EXIT
+trap 'for pid in $target $holder; do kill -9 "$pid" 2> /dev/null || true; done; osds -CONT 2> /dev/null || true' EXIT
 perf() { timeout 200 "$NVLANE" --log error perf --blocks 4096 "$@"; }
 
 echo '# nothing that was answered is lost with the target; the next one takes the lock of the dead one over'
@@ -52,6 +54,96 @@ echo "the lock was taken over in $((SECONDS - begun)) s"
 perf -w verify -q 16 | grep -E 'checked, 0 wrong' || fail 'blocks are lost'
 stop
 
+echo '# the target is killed fifty times: nothing that was answered is lost, whichever target takes the lock over'
+"$NVLANE_LAB" crash-loop --of blocks --kills 25 --program "$NVLANE" --directory killed \
+    --namespace "rbd:faulty/killed?conf=$PWD/nvlane.conf&id=faulty&create=4M&lock=break" \
+    --namespace "rbd:faulty/killed-512?conf=$PWD/nvlane.conf&id=faulty&create=1M&lba=512&lock=break"
+
+echo '# another client has the lock: it is named, or taken away from it'
+cat > holder.py <<'END'
+import os, rados, rbd, time
+with rados.Rados(conffile=os.environ["CEPH_CONF"]) as cluster, cluster.open_ioctx("faulty") as pool:
+    image = rbd.Image(pool, "judged")
+    image.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)
+    print(cluster.get_instance_id(), flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.1)
+    try:
+        image.write(bytes(4096), 0)
+        print("written", flush=True)
+    except rbd.Error as error:
+        print(f"refused: {error}", flush=True)
+    os._exit(0)
+END
+rm -f go
+/usr/bin/python3 holder.py > holder.log 2>&1 &
+holder=$!
+for _ in $(seq 300); do [ -s holder.log ] && break; sleep 0.1; done
+if timeout 60 "$NVLANE" target --listen 127.0.0.1:0 --namespace "$place&lock=refuse" --run true > held.log 2>&1; then
+    fail 'the lock of another client is taken'
+fi
+grep -qF "its exclusive lock is held by client.$(head -n 1 holder.log) at " held.log || { cat held.log; fail 'the holder is not named'; }
+start '&lock=break'
+perf -w write --verify --fill -q 8 -d 50 > broken.log
+before=$(rbd export --no-progress $image - | sha256sum)
+touch go
+wait $holder || true
+holder=
+grep -q '^refused: ' holder.log || { cat holder.log; fail 'the former holder still writes'; }
+[ "$before" = "$(rbd export --no-progress $image - | sha256sum)" ] || fail 'the former holder has written'
+stop
+
+# A host of ours repeats a path error for 30 s.
+echo '# all OSDs stopped for 60 s'
+start '&deadline=45s'
+perf --timeout 120 -w randrw --verify --fill -q 8 -t 70 > minute.log &
+load=$!
+sleep 10
+osds -STOP
+sleep 60
+osds -CONT
+wait $load || fail 'the load fails'
+grep 'checked, 0 wrong' minute.log || fail 'blocks are wrong'
+says 'the cluster answers again'
+
+echo '# the monitor is restarted'
+perf --timeout 60 -w randrw --verify --fill -q 8 -t 12 > monitor.log &
+load=$!
+monitor=$(cat "$CLUSTER/run/mon.a.pid")
+kill "$monitor"
+for _ in $(seq 100); do kill -0 "$monitor" 2> /dev/null || break; sleep 0.1; done
+sleep 5
+ceph-mon -i a
+wait $load || fail 'the load fails'
+grep 'checked, 0 wrong' monitor.log || fail 'blocks are wrong'
+
+echo '# an administrator blocklists the target: a path error, and nothing more is written'
+perf -w write --verify --fill -q 8 -d 50 > listed.log
+before=$(rbd export --no-progress $image - | sha256sum)
+address=$(rbd lock ls $image | awk '/^client/ { print $NF }')
+ceph osd blocklist add "$address" 600 2> /dev/null
+perf -w randrw --verify --fill -q 8 -d 100 > blocklisted.log &
+load=$!
+says 'the cluster has blocklisted this target as a client'
+[ "$before" = "$(rbd export --no-progress $image - | sha256sum)" ] || fail 'it was written to'
+# The new connection has another address.
+kill -HUP $target
+wait $load || fail 'it is not reopened'
+grep 'checked, 0 wrong' blocklisted.log || fail 'blocks are wrong'
+
+echo '# an image in use is not removed'
+rbd rm --no-progress $image > rm.log 2>&1 && fail 'an image in use is removed'
+grep -q 'still has watchers' rm.log || { cat rm.log; fail 'it is refused for another reason'; }
+stop
+
+echo '# the rights are revoked: the next target says which it needs'
+ceph auth caps client.faulty mon 'profile rbd' osd 'allow r pool=faulty' 2> /dev/null
+if timeout 60 "$NVLANE" target --listen 127.0.0.1:0 --namespace "$place" --run true > caps.log 2>&1; then
+    fail 'it starts without rights'
+fi
+grep -qF "the user's caps do not allow it (mon 'profile rbd', osd 'profile rbd pool=" caps.log || { cat caps.log; fail 'the rights are not named'; }
+ceph auth caps client.faulty mon 'profile rbd' osd 'profile rbd pool=faulty' 2> /dev/null
+
 echo '# all OSDs stopped: commands end by their deadline, and are retried until the cluster is used again'
 start '&deadline=3s'
 perf -w randwrite --verify -q 4 -d 50 > before.log
@@ -59,7 +151,6 @@ osds -STOP
 perf -w randrw --verify --fill -q 8 -d 200 > through.log &
 load=$!
 says 'command failed error=the backing store cannot be reached at present'
-says 'command failed error=the backing store does not answer at present'
 says 'the cluster does not answer'
 osds -CONT
 wait $load || fail 'the load fails'

@@ -1,4 +1,4 @@
-//! The kill loop: a target over files, verified load over real sockets, SIGKILL at a random moment, restart, repeat.
+//! The kill loop: a target over files, or over other storage that outlives it, verified load over real sockets, SIGKILL at a random moment, restart, repeat.
 //! hostile R12
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!   └─────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! The death of the target process loses nothing that was answered: durable writes are on the disk, all others in the
-//! kernel. (Power cuts are covered by the crash states of `nvlane-sim`.)
+//! kernel, or wherever the storage has them. (Power cuts are covered by the crash states of `nvlane-sim`.)
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +38,8 @@ pub(crate) struct KillOptions {
     pub(crate) program: PathBuf,
     /// Directory of the files.
     pub(crate) directory: PathBuf,
+    /// Blocks to serve; files if there are none.
+    pub(crate) namespaces: Vec<String>,
     /// Further options of `nvlane target`.
     pub(crate) arguments: Vec<String>,
 }
@@ -55,13 +57,15 @@ pub(crate) struct KillReport {
 /// Runs the loop.
 pub(crate) fn run(options: &KillOptions) -> Result<KillReport> {
     let start = Instant::now();
-    let namespaces = NAMESPACES.iter().enumerate().map(|(at, options_of)| {
+    let files = NAMESPACES.iter().enumerate().map(|(at, options_of)| {
         let path = options.directory.join(format!("namespace-{}", at + 1));
         format!("file:{}?{options_of}", path.display())
     });
+    let namespaces = if options.namespaces.is_empty() { files.collect() } else { options.namespaces.clone() };
+    let count = u32::try_from(namespaces.len())?;
     let mut target = Target::start(TargetOptions {
         program: options.program.clone(),
-        namespaces: namespaces.collect(),
+        namespaces,
         arguments: options.arguments.clone(),
         log: options.directory.join("target.log"),
     })?;
@@ -70,7 +74,7 @@ pub(crate) fn run(options: &KillOptions) -> Result<KillReport> {
     let mut accounts = Vec::new();
     while report.kills < options.kills && report.counts.violations == 0 {
         let kills = KILLS_PER_HOST.min(options.kills - report.kills);
-        run_host(&mut target, &mut accounts, kills, &mut random, &mut report)
+        run_host(&mut target, count, &mut accounts, kills, &mut random, &mut report)
             .with_context(|| format!("after {} kills (seed {})", report.kills, options.seed))?;
     }
     report.took = start.elapsed();
@@ -80,6 +84,7 @@ pub(crate) fn run(options: &KillOptions) -> Result<KillReport> {
 /// One host: reads everything, survives some kills, and ends with commands in flight.
 fn run_host(
     target: &mut Target,
+    namespaces: u32,
     accounts: &mut Vec<Account>,
     kills: u32,
     random: &mut Prng,
@@ -89,7 +94,7 @@ fn run_host(
     let is_first = accounts.is_empty();
     if is_first {
         let run_id = new_run_id();
-        for nsid in 1..=2 {
+        for nsid in 1..=namespaces {
             accounts.push(Account::new(association.namespace(Nsid::new(nsid))?, run_id));
         }
     }

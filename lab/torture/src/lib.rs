@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::flood::{Attack, FloodOptions};
@@ -53,6 +53,10 @@ pub struct CrashLoopArguments {
     /// Seed of the random choices [default: the time]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// Blocks to serve in place of files, as for --namespace of nvlane target: storage that outlives the target, small.
+    /// May be given several times
+    #[arg(long, value_name = "SPEC", requires = "of")]
+    namespace: Vec<String>,
     /// Only this engine [default: both, one after the other]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
@@ -150,6 +154,8 @@ fn program(given: Option<&PathBuf>) -> Result<PathBuf> {
 }
 
 fn crash_loop(arguments: &CrashLoopArguments) -> Result<ExitCode> {
+    let is_of_blocks = arguments.namespace.is_empty() || arguments.of == Some(Served::Blocks);
+    ensure!(is_of_blocks, "--namespace gives blocks to serve: --of blocks goes with it");
     let seed = arguments.seed.unwrap_or_else(load::verify::new_run_id);
     let mut violations = 0;
     for engine in engines(arguments.engine.as_deref()) {
@@ -175,7 +181,9 @@ fn kill_options(
     directory: PathBuf,
 ) -> Result<KillOptions> {
     let program = program(arguments.program.as_ref())?;
-    Ok(KillOptions { kills, seed, program, directory, arguments: vec!["--engine".into(), engine.to_owned()] })
+    let namespaces = arguments.namespace.clone();
+    let arguments = vec!["--engine".into(), engine.to_owned()];
+    Ok(KillOptions { kills, seed, program, directory, namespaces, arguments })
 }
 
 /// Runs the loop on blocks and returns the number of violations.
