@@ -2,7 +2,7 @@
 
 use crate::experiment::{About, Experiment};
 use crate::experiments::{
-    ablation, adq, adq_memcached, affinity, batch_sweep, busy_poll, ceiling, connections, copies,
+    ablation, adq, adq_memcached, affinity, batch_sweep, busy_poll, ceiling, ceph, connections, copies,
     core_latency, core_scaling, cost, digests, generator, idle, inline_send, iosize, kv_accesses,
     kv_allocation, kv_atomics, kv_batching, kv_cache, kv_clients, kv_hit_ratio, kv_hot_keys, kv_large,
     kv_memory, kv_neighbour, kv_peers, kv_scaling, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes,
@@ -52,6 +52,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<tls::Tls>(tls::ABOUT),
     Entry::of::<mtu::Mtu>(mtu::ABOUT),
     Entry::of::<generator::Generators>(generator::ABOUT),
+    Entry::of::<ceph::Ceph>(ceph::ABOUT),
     Entry::of::<kv_batching::KvBatching>(kv_batching::ABOUT),
     Entry::of::<kv_vector::KvVector>(kv_vector::ABOUT),
     Entry::of::<kv_atomics::KvAtomics>(kv_atomics::ABOUT),

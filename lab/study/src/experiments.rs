@@ -7,6 +7,7 @@ pub(crate) mod affinity;
 pub(crate) mod batch_sweep;
 pub(crate) mod busy_poll;
 pub(crate) mod ceiling;
+pub(crate) mod ceph;
 pub(crate) mod connections;
 pub(crate) mod copies;
 pub(crate) mod core_latency;

@@ -25,6 +25,8 @@ const KNOWN_KEYS: &[(&str, &str)] = &[
     ("read_mean_ratio", "mean of reads, separate over shared lanes"),
     ("write_gain", "writes, separate over shared lanes"),
     ("perf_over_fio", "IOPS of nvlane perf over fio"),
+    ("iops_over_rbd", "least IOPS of nvlane over fio's rbd engine"),
+    ("rbd_added_p50_us", "most that nvlane adds to the p50 of fio's rbd engine"),
     ("right_over_wrong_core", "IOPS, threads on the right core over the wrong one"),
     ("load_over_wrong_core", "IOPS, placement by load over the wrong core"),
     ("iops_over_local", "IOPS of nvlane over the file itself"),
