@@ -11,23 +11,19 @@
 mod export;
 mod handshake;
 mod reply;
-mod reply_form;
-mod request;
 mod session;
 
-pub use export::{Export, ExportFlags};
+pub use export::Export;
 pub use handshake::{
     Handshake, HandshakeViolation, OPTION_BYTES_MAX, OPTION_COUNT_MAX, Progress, SKIPPED_BYTES_MAX,
 };
+pub use nbd_wire::{
+    CommandFlags, ExportFlags, PAYLOAD_BYTES_MAX, PORT, ReplyForm, Request, RequestViolation,
+};
 pub use reply::{REPLY_HEAD_BYTES_MAX, ReplyHead};
-pub use reply_form::ReplyForm;
-pub use request::{CommandFlags, Request, RequestViolation};
-pub use session::{PAYLOAD_BYTES_MAX, Session, Task};
+pub use session::{Session, Task};
 
 use std::fmt;
-
-/// The port that IANA assigned to NBD.
-pub const PORT: u16 = 10_809;
 
 /// An error number of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,51 +17,24 @@
     )
 )]
 
+use nbd_wire::negotiation::info::{BLOCK_SIZE, DESCRIPTION, EXPORT, NAME};
+use nbd_wire::negotiation::option::{
+    ABORT, EXPORT_NAME, EXTENDED_HEADERS, GO, INFO, LIST, LIST_META_CONTEXT, SET_META_CONTEXT, STARTTLS,
+    STRUCTURED_REPLY,
+};
+use nbd_wire::negotiation::reply::{
+    self, ACK, ERR_EXT_HEADER_REQD, ERR_INVALID, ERR_POLICY, ERR_SHUTDOWN, ERR_TOO_BIG, ERR_UNKNOWN,
+    ERR_UNSUP, META_CONTEXT, SERVER,
+};
+use nbd_wire::negotiation::{FIXED_NEWSTYLE, NO_ZEROES, OPTION_MAGIC, REPLY_MAGIC};
+use nbd_wire::{ExportFlags, PAYLOAD_BYTES_MAX, ReplyForm};
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::export::{Export, ExportFlags};
-use super::reply_form::ReplyForm;
-use super::session::{PAYLOAD_BYTES_MAX, Session};
+use super::export::Export;
+use super::session::Session;
 
 const GREETING: [u8; 18] = *b"NBDMAGICIHAVEOPT\x00\x03";
-const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
-const REPLY_MAGIC: u64 = 0x3_e889_0455_65a9;
-
-/// Flags of the client.
-const FIXED_NEWSTYLE: u32 = 1;
-const NO_ZEROES: u32 = 1 << 1;
-
-/// Options.
-const EXPORT_NAME: u32 = 1;
-const ABORT: u32 = 2;
-const LIST: u32 = 3;
-const STARTTLS: u32 = 5;
-const INFO: u32 = 6;
-const GO: u32 = 7;
-const STRUCTURED_REPLY: u32 = 8;
-const LIST_META_CONTEXT: u32 = 9;
-const SET_META_CONTEXT: u32 = 10;
-const EXTENDED_HEADERS: u32 = 11;
-
-/// Types of replies.
-const ACK: u32 = 1;
-const SERVER: u32 = 2;
-const REPLY_INFO: u32 = 3;
-const META_CONTEXT: u32 = 4;
-const ERR_UNSUP: u32 = 0x8000_0001;
-const ERR_POLICY: u32 = 0x8000_0002;
-const ERR_INVALID: u32 = 0x8000_0003;
-const ERR_UNKNOWN: u32 = 0x8000_0006;
-const ERR_SHUTDOWN: u32 = 0x8000_0007;
-const ERR_TOO_BIG: u32 = 0x8000_0009;
-const ERR_EXT_HEADER_REQD: u32 = 0x8000_000a;
-
-/// Kinds of information.
-const INFO_EXPORT: u16 = 0;
-const INFO_NAME: u16 = 1;
-const INFO_DESCRIPTION: u16 = 2;
-const INFO_BLOCK_SIZE: u16 = 3;
 
 /// The only metadata context, and its number.
 const ALLOCATION: &[u8] = b"base:allocation";
@@ -346,13 +319,13 @@ impl Handshake {
     fn tell(&mut self, option: u32, export: &Export) {
         let size = export.size_bytes.to_be_bytes();
         let flags = self.flags_of(export).bits().to_be_bytes();
-        self.reply(option, REPLY_INFO, &[&INFO_EXPORT.to_be_bytes(), &size, &flags]);
+        self.reply(option, reply::INFO, &[&EXPORT.to_be_bytes(), &size, &flags]);
         if self.wanted.name {
-            self.reply(option, REPLY_INFO, &[&INFO_NAME.to_be_bytes(), export.name.as_bytes()]);
+            self.reply(option, reply::INFO, &[&NAME.to_be_bytes(), export.name.as_bytes()]);
         }
         if self.wanted.description {
             let text = export.description.as_bytes();
-            self.reply(option, REPLY_INFO, &[&INFO_DESCRIPTION.to_be_bytes(), text]);
+            self.reply(option, reply::INFO, &[&DESCRIPTION.to_be_bytes(), text]);
         }
         // Also to clients that do not ask: smaller requests are refused.
         let minimum = export.block_bytes.to_be_bytes();
@@ -361,9 +334,8 @@ impl Handshake {
             ReplyForm::Simple => export.whole_read_bytes_max,
             ReplyForm::Structured | ReplyForm::Extended => PAYLOAD_BYTES_MAX,
         };
-        let sizes: [&[u8]; 4] =
-            [&INFO_BLOCK_SIZE.to_be_bytes(), &minimum, &preferred, &maximum.to_be_bytes()];
-        self.reply(option, REPLY_INFO, &sizes);
+        let sizes: [&[u8]; 4] = [&BLOCK_SIZE.to_be_bytes(), &minimum, &preferred, &maximum.to_be_bytes()];
+        self.reply(option, reply::INFO, &sizes);
         self.reply(option, ACK, &[]);
     }
 
@@ -476,8 +448,8 @@ fn read_info(data: &[u8]) -> Option<(&[u8], Wanted)> {
     let mut wanted = Wanted::default();
     for kind in kinds {
         match u16::from_be_bytes(*kind) {
-            INFO_NAME => wanted.name = true,
-            INFO_DESCRIPTION => wanted.description = true,
+            NAME => wanted.name = true,
+            DESCRIPTION => wanted.description = true,
             _ => {}
         }
     }
@@ -575,7 +547,7 @@ mod tests {
         let contexts = ask(&mut handshake, SET_META_CONTEXT, &set);
         assert_eq!(contexts[0], (META_CONTEXT, b"\0\0\0\x01base:allocation".to_vec()));
         let told = ask(&mut handshake, INFO, &info("disk", &[1, 2, 3, 77]));
-        assert_eq!(kinds(&told), [REPLY_INFO, REPLY_INFO, REPLY_INFO, REPLY_INFO, ACK]);
+        assert_eq!(kinds(&told), [reply::INFO, reply::INFO, reply::INFO, reply::INFO, ACK]);
         assert_eq!(told[0].1, b"\0\0\0\0\0\0\0\x10\0\0\x0d\xed");
         assert_eq!(told[3].1, b"\0\x03\0\0\x10\0\0\0\x10\0\x02\0\0\0");
         let mut input = &[option(GO, &info("disk", &[])), b"request".to_vec()].concat()[..];
@@ -583,7 +555,7 @@ mod tests {
         assert_eq!((progress, input), (Ok(Progress::Chosen { index: 0 }), &b"request"[..]));
         let session = handshake.accept(export()).unwrap();
         assert!(session.has_block_status && session.form == ReplyForm::Structured);
-        assert_eq!(kinds(&replies(&handshake.take_output())), [REPLY_INFO, REPLY_INFO, ACK]);
+        assert_eq!(kinds(&replies(&handshake.take_output())), [reply::INFO, reply::INFO, ACK]);
     }
 
     #[test]

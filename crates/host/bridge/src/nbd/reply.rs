@@ -10,23 +10,13 @@
     )
 )]
 
+use nbd_wire::ReplyForm;
+use nbd_wire::chunk::{
+    BLOCK_STATUS, BLOCK_STATUS_EXT, CHUNK_MAGIC, DONE, ERROR, ERROR_OFFSET, EXTENDED_MAGIC, NONE,
+    OFFSET_DATA, SIMPLE_MAGIC,
+};
+
 use super::Refusal;
-use super::reply_form::ReplyForm;
-
-const SIMPLE_MAGIC: u32 = 0x6744_6698;
-const CHUNK_MAGIC: u32 = 0x668e_33ef;
-const EXTENDED_MAGIC: u32 = 0x6e8a_278c;
-
-/// The last chunk of its reply.
-const DONE: u16 = 1;
-
-/// Types of chunks.
-const NONE: u16 = 0;
-const OFFSET_DATA: u16 = 1;
-const BLOCK_STATUS: u16 = 5;
-const BLOCK_STATUS_EXT: u16 = 6;
-const ERROR: u16 = 0x8001;
-const ERROR_OFFSET: u16 = 0x8002;
 
 /// Longest text of an error, bytes.
 const REASON_BYTES_MAX: usize = 80;

@@ -10,25 +10,14 @@
     )
 )]
 
-use super::export::{Export, ExportFlags};
-use super::reply_form::ReplyForm;
-use super::request::{CommandFlags, Request, RequestViolation};
-use super::{Errno, Refusal};
+use nbd_wire::command::{BLOCK_STATUS, CACHE, DISCONNECT, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES};
+use nbd_wire::{CommandFlags, ExportFlags, PAYLOAD_BYTES_MAX, ReplyForm, Request, RequestViolation};
 
-/// Longest data of a Read or Write, bytes: what clients may assume that know no limit.
-pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+use super::export::Export;
+use super::{Errno, Refusal};
 
 /// Longest payload that is received and dropped, bytes, if its request is refused.
 const DROPPED_BYTES_MAX: u64 = 64 << 20;
-
-const READ: u16 = 0;
-const WRITE: u16 = 1;
-const DISCONNECT: u16 = 2;
-const FLUSH: u16 = 3;
-const TRIM: u16 = 4;
-const CACHE: u16 = 5;
-const WRITE_ZEROES: u16 = 6;
-const BLOCK_STATUS: u16 = 7;
 
 /// What client and server agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]

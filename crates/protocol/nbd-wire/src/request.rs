@@ -13,7 +13,7 @@
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::reply_form::ReplyForm;
+use crate::reply_form::ReplyForm;
 
 const COMPACT_MAGIC: u32 = 0x2560_9513;
 const EXTENDED_MAGIC: u32 = 0x21e4_1c71;
@@ -160,21 +160,27 @@ impl Request {
         }
     }
 
+    /// The head of a client without extended headers, whose lengths have 32 bits.
+    #[must_use]
+    pub fn to_compact(self) -> [u8; size_of::<Compact>()] {
+        let Self { flags, command, cookie, offset, length } = self;
+        let length = U32::new(u32::try_from(length).unwrap_or(u32::MAX));
+        let (magic, flags, command) = (COMPACT_MAGIC.into(), flags.0.into(), command.into());
+        let head = Compact { magic, flags, command, cookie: cookie.into(), offset: offset.into(), length };
+        zerocopy::transmute!(head)
+    }
+
     /// The head, as a client sends it.
     #[must_use]
     pub fn to_bytes(self, form: ReplyForm) -> Vec<u8> {
-        let (flags, command) = (self.flags.0.into(), self.command.into());
-        let (cookie, offset) = (self.cookie.into(), self.offset.into());
         match form {
             ReplyForm::Extended => {
+                let (flags, command) = (self.flags.0.into(), self.command.into());
+                let (cookie, offset) = (self.cookie.into(), self.offset.into());
                 let (magic, length) = (EXTENDED_MAGIC.into(), self.length.into());
                 Extended { magic, flags, command, cookie, offset, length }.as_bytes().to_vec()
             }
-            ReplyForm::Simple | ReplyForm::Structured => {
-                let length = U32::new(u32::try_from(self.length).unwrap_or(u32::MAX));
-                let magic = COMPACT_MAGIC.into();
-                Compact { magic, flags, command, cookie, offset, length }.as_bytes().to_vec()
-            }
+            ReplyForm::Simple | ReplyForm::Structured => self.to_compact().to_vec(),
         }
     }
 }
