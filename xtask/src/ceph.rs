@@ -64,7 +64,7 @@ pub(crate) fn judge(options: &Options) -> Result<()> {
         options.names.join(" or "),
         SUITES.join(", ")
     );
-deps::install_programs(deps::CEPH_PROGRAMS)?;
+    deps::install_programs(deps::CEPH_PROGRAMS)?;
     deps::install_programs(deps::NBD_PROGRAMS)?;
     if suites.contains(&SHARED) {
         deps::lab(&[KERNEL])?;

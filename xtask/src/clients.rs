@@ -110,6 +110,11 @@ impl Options {
         Self { names: vec![PYTHON_TORCH.to_owned()], ..Self::default() }
     }
 
+    /// NBD servers as storage, with their faults, for longer.
+    pub(crate) fn nbd_storage() -> Self {
+        Self { names: vec![nbd::LONG_SUITE.name.to_owned()], ..Self::default() }
+    }
+
     /// Chromium at the live page.
     pub(crate) fn live_page() -> Self {
         Self { names: vec![LIVE_PAGE.to_owned()], ..Self::default() }
@@ -130,7 +135,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let runs_python_module = is_chosen(&PYTHON_MODULE);
     let runs_python_torch = options.names.iter().any(|name| name == PYTHON_TORCH);
     let runs_live_page = !options.names.is_empty() && is_chosen(&LIVE_PAGE);
-    let nbd_suites: Vec<_> = nbd::SUITES.into_iter().filter(|suite| is_chosen(&suite.name)).collect();
+    let mut nbd_suites: Vec<_> = nbd::SUITES.into_iter().filter(|suite| is_chosen(&suite.name)).collect();
+    if options.names.iter().any(|name| name == nbd::LONG_SUITE.name) {
+        nbd_suites.push(nbd::LONG_SUITE);
+    }
     let c_suites: Vec<_> = c_library::SUITES.into_iter().filter(|(name, _)| is_chosen(name)).collect();
     let runs_others =
         runs_python_module || runs_python_torch || !nbd_suites.is_empty() || !c_suites.is_empty();

@@ -39,10 +39,11 @@ pub(crate) const BROWSER_PROGRAMS: &[Program] = &[
     ("chromium", "chromium", "showing the live page"),
 ];
 
-/// NBD clients.
+/// NBD clients, and servers.
 pub(crate) const NBD_PROGRAMS: &[Program] = &[
     ("nbdcopy", "libnbd-bin", "NBD's own clients"),
-    ("qemu-img", "qemu-utils", "qemu's NBD client"),
+    ("qemu-img", "qemu-utils", "qemu's NBD client and server"),
+    ("nbdkit", "nbdkit", "an NBD server with faults"),
     ("fio", "fio", "verified load over NBD"),
     ("/usr/lib/python3/dist-packages/nbd.py", "python3-libnbd", "libnbd from Python"),
 ];

@@ -30,6 +30,7 @@ const STEPS: &[Step] = &[
     Step::new("half an hour of everything", 1900, || torture::soak(0.5)),
     Step::new("interop", 1200, || interop::run(&interop::Options::soak("uring"))),
     Step::new("interop, epoll", 1200, || interop::run(&interop::Options::soak("epoll"))),
+    Step::new("NBD servers as storage", 180, || clients::run(&clients::Options::nbd_storage())),
     Step::new("live page", 180, || clients::run(&clients::Options::live_page())),
     Step::new("Python wheel", 900, || wheel::build(&wheel::Options::checked())),
     Step::new("Python module with torch", 1200, || clients::run(&clients::Options::python_torch())),

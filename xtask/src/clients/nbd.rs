@@ -1,5 +1,5 @@
 //! NBD clients on `nvlane attach nbd`: the programs of libnbd, qemu and fio, and libnbd from Python; a target that is killed under
-//! them. Scripts of `interop/nbd/`.
+//! them. NBD servers, nbdkit and qemu-nbd, as storage of a target. Scripts of `interop/nbd/`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,28 @@ use crate::deps;
 /// A suite: its name, and how it runs.
 pub(super) struct Suite {
     pub(super) name: &'static str,
-    /// Storage of the target and its block size; `None` for a script that starts its own.
-    storage: Option<(&'static str, &'static str)>,
+    run: Run,
 }
 
-pub(super) const SUITES: [Suite; 4] = [
-    Suite { name: "nbd-ram-512", storage: Some(("ram:64M?lba=512", "512")) },
-    Suite { name: "nbd-ram-4096", storage: Some(("ram:64M", "4096")) },
-    Suite { name: "nbd-file", storage: Some(("file:image.nbd?size=64M", "4096")) },
-    Suite { name: "nbd-restart", storage: None },
+enum Run {
+    /// The clients, on a target with this storage and block size.
+    Clients(&'static str, &'static str),
+    /// A script that starts its own target.
+    Script(&'static str),
+    /// The same, for longer.
+    Long(&'static str),
+}
+
+pub(super) const SUITES: [Suite; 5] = [
+    Suite { name: "nbd-ram-512", run: Run::Clients("ram:64M?lba=512", "512") },
+    Suite { name: "nbd-ram-4096", run: Run::Clients("ram:64M", "4096") },
+    Suite { name: "nbd-file", run: Run::Clients("file:image.nbd?size=64M", "4096") },
+    Suite { name: "nbd-restart", run: Run::Script("restart.py") },
+    Suite { name: "nbd-storage", run: Run::Script("storage.py") },
 ];
+
+/// Of `make soak` only.
+pub(super) const LONG_SUITE: Suite = Suite { name: "nbd-storage-long", run: Run::Long("storage.py") };
 
 /// Debian's interpreter, whose package of libnbd it is.
 const PYTHON: &str = "/usr/bin/python3";
@@ -46,15 +58,18 @@ pub(super) fn run(nvlane: &Path, suite: &Suite, dir: &Path) -> Result<bool> {
     let script = |name: &str| -> PathBuf { root().join("interop/nbd").join(name) };
     let mut command = Command::new("timeout");
     command.args(["--kill-after", "10", LIMIT_S]);
-    match suite.storage {
-        Some((storage, block_bytes)) => {
+    match suite.run {
+        Run::Clients(storage, block_bytes) => {
             let attach = "\"$NVLANE\" --log warn attach nbd \"$NVLANE_ADDR\" --run \"$SCRIPT\"";
             command.arg(nvlane).args(["--log", "warn", "target", "--listen", "127.0.0.1:0"]);
             command.args(["--namespace", storage, "--run", attach]);
             command.env("BLOCK", block_bytes).env("SCRIPT", script("tools.sh"));
         }
-        None => {
-            command.arg(PYTHON).arg(script("restart.py"));
+        Run::Script(name) => {
+            command.arg(PYTHON).arg(script(name));
+        }
+        Run::Long(name) => {
+            command.arg(PYTHON).arg(script(name)).env("LONG", "1");
         }
     }
     command.env("NVLANE", nvlane).env("PYTHON", PYTHON).current_dir(dir);

@@ -258,6 +258,7 @@ fn contents_line(namespace: &ResolvedNamespace) -> String {
             "a snapshot of an image in a Ceph cluster, read only"
         }
         Source::Rbd(_) => "an image in a Ceph cluster",
+        Source::Nbd(_) => "an export of an NBD server",
     };
     let access = if namespace.spec.is_read_only { ", read only" } else { "" };
     format!("{contents}{access}")

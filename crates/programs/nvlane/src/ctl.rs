@@ -362,6 +362,9 @@ fn with_size(storage: &str, bytes: u64) -> Result<String, Failure> {
         Source::Device { .. } => {
             return Err(Failure::usage("a device has its own size: leave --size out"));
         }
+        Source::Nbd(_) => {
+            return Err(Failure::usage("an export has the size that its server gives it: leave --size out"));
+        }
         Source::Rbd(_) => {
             return Err(Failure::usage(
                 "an image has its own size, which rbd resize changes: leave --size out",

@@ -82,7 +82,9 @@ Options of a namespace follow a ?, separated by &. Sizes end in K, M, G or T:
   create=SIZE    (rbd) create the image with this size if it does not exist
   lock=HOW       (rbd) an exclusive lock that another client has: wait up to 45 s until it is given up or its holder
                  is known to be dead (acquire), do not wait (refuse), take it (break)  [default: acquire]
-  deadline=TIME  (rbd) a command that the cluster does not answer for so long ends with a path error  [default: 25s]
+  socket=PATH    (nbd+unix) the socket of the NBD server
+  connections=N  (nbd) connections at most, if the server takes several for one client       [default: 64]
+  deadline=TIME  (rbd, nbd) a command that the storage does not answer for so long ends with a path error [default: 25s]
   delay=[KIND:]TIME[-TIME], error=[KIND:]RATE, limit=RATE, trace
                                   filters for tests, such as delay=read:50us-2ms, error=write:1/1000,as=nospace, limit=10000iops,200M/s
 
@@ -122,8 +124,8 @@ pub(crate) struct TargetArguments {
     /// share /etc/machine-id. [default: a hash of /etc/machine-id and the hardware]
     #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     machine: Option<String>,
-    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE
-    /// or kv:file:PATH?size=SIZE, followed by options such as ?lba=512&readonly (see below). May be given several times.
+    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE,
+    /// nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE, followed by options such as ?lba=512&readonly (see below). May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
     /// A pool of volumes: a directory, on XFS or btrfs for clones and snapshots. Its volumes are made with `nvlane ctl volume`

@@ -23,8 +23,8 @@ mod tickets;
 mod testing;
 
 pub use block::{
-    Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NullStore, RawFile,
-    RbdPlace, Sharing,
+    Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NbdPlace,
+    NbdServer, NullStore, RawFile, RbdPlace, Sharing,
 };
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use health::{Health, SPARE_PERCENT_MIN};

@@ -271,6 +271,14 @@ pub enum OpenError {
         /// Its path.
         path: PathBuf,
     },
+    /// An NBD server, or its export.
+    #[error("{name}: {why}")]
+    Nbd {
+        /// The export.
+        name: String,
+        /// The problem, and the remedy.
+        why: String,
+    },
     /// The libraries of Ceph, its cluster or an image.
     #[error("image {name}: {why}")]
     Ceph {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | pool:DIR/VOLUME | rbd:POOL/IMAGE[@SNAP]
+//!           | nbd://HOST[:PORT]/EXPORT | nbd+unix:///EXPORT?socket=PATH
 //!           | kv:ram:SIZE | kv:file:PATH,
 //!           then ?OPTION, then &OPTION for each further one
 //! OPTION  = lba=BYTES            block size: 512 to 65536, a power of two
@@ -27,7 +28,9 @@
 //!         |     =refuse          … does not wait
 //!         |     =break           … takes it from its holder, whom the cluster refuses from then on
 //!         |     =share           … lets other targets with lock=share write to the image as well
-//!         | deadline=TIME        (rbd) time that the cluster has for a request: whole seconds, default 25s
+//!         | socket=PATH          (nbd+unix) the server's socket
+//!         | connections=N        (nbd) connections at most; several only to servers that allow it, default 64
+//!         | deadline=TIME        (rbd, nbd) time that the storage has for a request: whole seconds, default 25s
 //!         | FILTER               each stands over those before it; may be given several times
 //! FILTER  = delay=[KIND:]TIME[-TIME]                       for instance delay=read:50us-200us
 //!         | error=[KIND:]RATE[,as=ERROR][,at=SIZE-SIZE][,seed=N]     error=write:1/1000,as=nospace, error=0.1%
@@ -38,7 +41,7 @@
 //! ERROR   = injected | eio | nospace | readonly | truncated | closed | unsupported | unreachable
 //! ```
 //!
-//! In a PATH, `%3F` stands for a question mark and `%25` for a percent sign.
+//! `nbd:` may stand before a URI of nbd. In a PATH, `%3F` stands for a question mark and `%25` for a percent sign.
 
 mod parse;
 mod print;
@@ -52,9 +55,9 @@ use memory::page_bytes;
 use wire::uuid::Uuid;
 
 use crate::block::{
-    Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NullStore,
-    RbdPlace, RbdSettings, RbdStore, Sharing, check_creatable, check_writable, directory_of, lacking_space,
-    warn_of_lacking_space,
+    Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NbdPlace,
+    NbdSettings, NbdStore, NullStore, RbdPlace, RbdSettings, RbdStore, Sharing, check_creatable,
+    check_writable, directory_of, lacking_space, warn_of_lacking_space,
 };
 use crate::filter::Filter;
 use crate::key_value::file::{memory_bytes_default, share_bytes_min};
@@ -147,6 +150,8 @@ pub enum Source {
     },
     /// On an RBD image of a Ceph cluster, which has its own size.
     Rbd(Box<RbdPlace>),
+    /// On an export of an NBD server, which has its own size.
+    Nbd(Box<NbdPlace>),
 }
 
 /// The error of a specification: the position, the problem and the remedy.
@@ -202,7 +207,8 @@ impl Spec {
             | Source::File { .. }
             | Source::Device { .. }
             | Source::Volume { .. }
-            | Source::Rbd(_) => 0,
+            | Source::Rbd(_)
+            | Source::Nbd(_) => 0,
         }
     }
 
@@ -276,6 +282,10 @@ impl Spec {
                 let settings = RbdSettings::new(place, block_bytes, is_read_only);
                 Arc::new(RbdStore::open(&settings)?)
             }
+            Source::Nbd(place) => {
+                let place = NbdPlace::clone(place);
+                Arc::new(NbdStore::open(&NbdSettings { place, block_bytes: self.block_bytes, is_read_only })?)
+            }
             &Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
                 let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush, prefaults };
                 return Ok(Store::Keys(Arc::new(KeyValueStore::in_memory(settings))));
@@ -307,7 +317,11 @@ impl Spec {
             Source::KeyValueFile { path, bytes, .. } => (path, FileKind::Regular, Contents::Pairs, *bytes),
             Source::Device { path } => (path, FileKind::Device, Contents::Blocks, None),
             Source::Volume { path } => return self.volume_settings(path).map(Some),
-            Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } | Source::Rbd(_) => {
+            Source::Memory { .. }
+            | Source::Null { .. }
+            | Source::KeyValue { .. }
+            | Source::Rbd(_)
+            | Source::Nbd(_) => {
                 return Ok(None);
             }
         };
@@ -389,6 +403,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;
+    use crate::block::NbdServer;
     use crate::filter::{Delay, Fault, FaultKind, FaultRate, Kind, Limit};
     use crate::key_value::ITEM_BYTES_DEFAULT;
     use ceph::{ClusterName, ImageName};
@@ -416,6 +431,7 @@ mod tests {
             (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
             path().prop_map(|path| Source::Volume { path }),
             places().prop_map(|place| Source::Rbd(Box::new(place))),
+            exports().prop_map(|place| Source::Nbd(Box::new(place))),
             (path(), option::of(file()), option::of(memory()), 0..SYNCS.len(), 1024u32..=1 << 28).prop_map(
                 |(path, bytes, memory_bytes, sync, item_bytes)| {
                     let sync = SYNCS[sync].1;
@@ -454,6 +470,22 @@ mod tests {
                     sharing: None,
                     deadline_s,
                 }
+            },
+        )
+    }
+
+    fn exports() -> impl Strategy<Value = NbdPlace> {
+        let path = vec(1u8.., 1..20).prop_map(|bytes| NbdServer::Unix(OsString::from_vec(bytes).into()));
+        let host = prop_oneof![Just("storage.example"), Just("::1"), Just("192.0.2.7")];
+        let tcp = (host, any::<u16>()).prop_map(|(host, port)| NbdServer::Tcp(host.into(), port));
+        let name =
+            vec(any::<char>().prop_filter("no zero", |c| *c != '\0'), 0..6).prop_map(String::from_iter);
+        (prop_oneof![path, tcp], name, 1u16..200, 1u32..86_400).prop_map(
+            |(server, export, connection_limit, deadline_s)| NbdPlace {
+                server,
+                export,
+                connection_limit,
+                deadline_s,
             },
         )
     }
@@ -680,9 +712,9 @@ mod tests {
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
         insta::assert_snapshot!(messages.join("\n"), @r#"
-        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH
-        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH
-        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH
+        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH
+        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH
+        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH
         namespace 'ram:', character 5: expected a size such as 64M or 10G
         namespace 'ram:1X', character 6: no size ends in 'X': use K, M, G or T, as in 64M
         namespace 'ram:1GB', character 6: no size ends in 'GB': use K, M, G or T, as in 64M
@@ -750,7 +782,7 @@ mod tests {
         namespace 'pool:', character 6: expected a path
         namespace 'pool:/p/db?lba=512', character 12: a volume has the block size that it was created with
         namespace 'pool:/p/db?size=1G', character 12: a volume has its own size: nvlane ctl volume resize makes it larger
-        namespace 'poool:/p/db', character 1: there is no 'poool' (did you mean pool?): expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH
+        namespace 'poool:/p/db', character 1: there is no 'poool' (did you mean pool?): expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH
         namespace 'rbd:', character 5: expected POOL/IMAGE, as in rbd:volumes/db
         namespace 'rbd:image', character 5: expected POOL/IMAGE, as in rbd:volumes/db
         namespace 'rbd:pool/', character 10: expected a name
@@ -767,6 +799,54 @@ mod tests {
         namespace 'rbd:pool/image@monday?create=1G', character 23: a snapshot is not created here: rbd snap create makes one
         namespace 'ram:1G?conf=/etc/ceph/ceph.conf', character 8: only rbd: has it
         "#);
+    }
+
+    #[test]
+    fn an_export_is_named_by_its_uri() {
+        for (text, printed) in [
+            ("nbd:nbd://storage.example", "nbd://storage.example/"),
+            ("nbd://[::1]:10810/a/b?lba=512", "nbd://[::1]:10810/a%2Fb?lba=512"),
+            ("nbd:nbd+unix:///?socket=/run/a%26b", "nbd+unix:///?socket=/run/a%26b"),
+            ("nbd+unix:///disk?deadline=5s&socket=/s", "nbd+unix:///disk?socket=/s&deadline=5s"),
+        ] {
+            assert_eq!(text.parse::<Spec>().unwrap().to_string(), printed);
+        }
+        let wrong = [
+            "nbd:disk",
+            "nbd:///disk",
+            "nbd://::1/disk",
+            "nbd://[::1]disk/",
+            "nbd://host:http/",
+            "nbd+unix://run/nbd.sock",
+            "nbd+unix:///disk",
+            "nbd+unix:///disk?socket=",
+            "nbd://host/disk?socket=/run/nbd.sock",
+            "nbd://host/disk?size=1G",
+            "nbd://host/disk?conections=1",
+            "nbd://host/disk?connections=0",
+            "nbds://host/disk",
+            "ram:1G?connections=1",
+            "ram:1G?deadline=5s",
+        ];
+        let messages: Vec<String> =
+            wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
+        insta::assert_snapshot!(messages.join("\n"), @r"
+        namespace 'nbd:disk', character 5: expected a URI, as in nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=PATH
+        namespace 'nbd:///disk', character 7: expected a host, as in nbd://storage.example/disk
+        namespace 'nbd://::1/disk', character 7: an IPv6 address stands in brackets, as in nbd://[::1]/
+        namespace 'nbd://[::1]disk/', character 7: expected [ADDRESS] or [ADDRESS]:PORT
+        namespace 'nbd://host:http/', character 12: expected a port, as in nbd://HOST:10809/
+        namespace 'nbd+unix://run/nbd.sock', character 12: expected a third /: the socket is an option, ?socket=PATH
+        namespace 'nbd+unix:///disk', character 17: expected the server's socket, as in nbd+unix:///?socket=/run/nbd.sock
+        namespace 'nbd+unix:///disk?socket=', character 18: socket needs a value, as in socket=/run/nbd.sock
+        namespace 'nbd://host/disk?socket=/run/nbd.sock', character 17: only nbd+unix:// has a socket, nbd:// has a host and a port
+        namespace 'nbd://host/disk?size=1G', character 17: an export has the size that its server gives it
+        namespace 'nbd://host/disk?conections=1', character 17: there is no option 'conections' (did you mean connections?): only socket, connections, deadline, lba, uuid, readonly and filters go with nbd:
+        namespace 'nbd://host/disk?connections=0', character 29: expected a number from 1 to 65535
+        namespace 'nbds://host/disk', character 1: there is no TLS to NBD servers: nbd://HOST/EXPORT within a network that you trust
+        namespace 'ram:1G?connections=1', character 8: only nbd: has it
+        namespace 'ram:1G?deadline=5s', character 8: only rbd: and nbd: have it
+        ");
     }
 
     #[test]

@@ -382,6 +382,7 @@ fn bdev(name: &str, spec: &str, uuid: Option<Uuid>, is_claimed: bool) -> Value {
         Source::Device { .. } => ("AIO disk", 0),
         Source::Volume { path } => ("Logical Volume", of_file(path)),
         Source::Rbd(_) => ("Ceph Rbd Disk", 0),
+        Source::Nbd(_) => ("NBD Disk", 0),
         Source::KeyValue { bytes, .. } => ("nvlane keys and values", *bytes),
         Source::KeyValueFile { bytes, .. } => ("nvlane keys and values", bytes.unwrap_or(0)),
     };

@@ -55,7 +55,11 @@ fn of_spec(spec: &Spec) -> Vec<Finding> {
             (path, false)
         }
         Source::Device { path } => (path, true),
-        Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } | Source::Rbd(_) => {
+        Source::Memory { .. }
+        | Source::Null { .. }
+        | Source::KeyValue { .. }
+        | Source::Rbd(_)
+        | Source::Nbd(_) => {
             return Vec::new();
         }
     };

@@ -12,7 +12,10 @@ use kv::log::Sync;
 use wire::uuid::Uuid;
 
 use super::{LOCKS, SYNCS, Source, Spec, SpecError, TIME_UNITS};
-use crate::block::{DEADLINE_S_DEFAULT, LockPolicy, RbdPlace};
+use crate::block::{
+    CONNECTION_LIMIT_DEFAULT, DEADLINE_S_DEFAULT, LockPolicy, NBD_DEADLINE_S_DEFAULT, NbdPlace, NbdServer,
+    RbdPlace,
+};
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 use crate::key_value::{MEMORY_BYTES_MIN, MEMORY_BYTES_MIN_WITH_LOG, superblock};
 use crate::namespace::BLOCK_BYTES;
@@ -104,7 +107,7 @@ impl<'a> Piece<'a> {
 const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
 /// The kinds of storage, for messages.
-const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, kv:ram:SIZE or kv:file:PATH";
+const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH";
 
 /// The kinds of storage for keys and values.
 const KEY_VALUE_OPTIONS: &str = "only evict, item, flush, prefault and uuid go with kv:ram:";
@@ -113,6 +116,11 @@ const KEY_VALUE_FILE_OPTIONS: &str =
 
 const RBD_OPTIONS: &str =
     "only conf, id, cluster, namespace, create, lock, deadline, lba, uuid, readonly and filters go with rbd:";
+
+const NBD_OPTIONS: &str = "only socket, connections, deadline, lba, uuid, readonly and filters go with nbd:";
+
+/// Those of nbd:, which nobody means elsewhere.
+const NBD_NAMES: [&str; 3] = ["socket", "connections", "deadline"];
 
 /// All options.
 const OPTIONS: [&str; 16] = [
@@ -158,6 +166,12 @@ fn parse(text: Piece<'_>) -> Parsed<Spec> {
         given.push(name.text);
         parse_option(&mut spec, name, value)?;
     }
+    if let Source::Nbd(place) = &spec.source
+        && place.server == NbdServer::Unix(PathBuf::new())
+    {
+        let end = text.skip(text.text.len());
+        return end.wrong("expected the server's socket, as in nbd+unix:///?socket=/run/nbd.sock");
+    }
     Ok(spec)
 }
 
@@ -201,9 +215,14 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
         "device" => Ok(Source::Device { path: parse_path(place)? }),
         "pool" => Ok(Source::Volume { path: parse_path(place)? }),
         "rbd" => Ok(Source::Rbd(Box::new(parse_image(place)?))),
+        "nbd" if place.text.starts_with("nbd") => parse_source(place),
+        "nbd" | "nbd+unix" => Ok(Source::Nbd(Box::new(parse_export(scheme.text == "nbd+unix", place)?))),
+        "nbds" | "nbds+unix" => {
+            scheme.wrong("there is no TLS to NBD servers: nbd://HOST/EXPORT within a network that you trust")
+        }
         unknown => scheme.wrong(format!(
             "there is no '{unknown}'{}: expected {SOURCES}",
-            suggestion(unknown, ["ram", "null", "file", "device", "pool", "rbd", "kv"])
+            suggestion(unknown, ["ram", "null", "file", "device", "pool", "rbd", "nbd", "kv"])
         )),
     }
 }
@@ -281,7 +300,63 @@ fn parse_image(text: Piece<'_>) -> Parsed<RbdPlace> {
     })
 }
 
-/// A name in Ceph.
+/// The export in `//HOST[:PORT][/EXPORT]`, or in `///EXPORT` with the socket in an option.
+fn parse_export(is_unix: bool, text: Piece<'_>) -> Parsed<NbdPlace> {
+    if !text.text.starts_with("//") {
+        return text.wrong("expected a URI, as in nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=PATH");
+    }
+    let (authority, export) = text.skip(2).split('/');
+    let server = match (is_unix, authority.text) {
+        (true, "") => NbdServer::Unix(PathBuf::new()),
+        (true, _) => return authority.wrong("expected a third /: the socket is an option, ?socket=PATH"),
+        (false, _) => parse_server(authority)?,
+    };
+    let export = match export {
+        Some(name) if !name.text.is_empty() => parse_name(name)?,
+        _ => String::new(),
+    };
+    let (connection_limit, deadline_s) = (CONNECTION_LIMIT_DEFAULT, NBD_DEADLINE_S_DEFAULT);
+    Ok(NbdPlace { server, export, connection_limit, deadline_s })
+}
+
+/// A host, and perhaps a port.
+fn parse_server(text: Piece<'_>) -> Parsed<NbdServer> {
+    let (host, port) = match text.text.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((host, "")) => (host, None),
+            Some((host, port)) if port.starts_with(':') => (host, Some(text.skip(host.len() + 3))),
+            _ => return text.wrong("expected [ADDRESS] or [ADDRESS]:PORT"),
+        },
+        None => match text.split(':') {
+            (host, Some(port)) if port.text.contains(':') => {
+                return host.wrong("an IPv6 address stands in brackets, as in nbd://[::1]/");
+            }
+            (host, port) => (host.text, port),
+        },
+    };
+    if host.is_empty() || host.contains('@') || host.contains('%') {
+        return text.wrong("expected a host, as in nbd://storage.example/disk");
+    }
+    let port = match port {
+        None => nbd_wire::PORT,
+        Some(port) => match port.number().map(u16::try_from) {
+            Ok(Ok(port)) => port,
+            _ => return port.wrong("expected a port, as in nbd://HOST:10809/"),
+        },
+    };
+    Ok(NbdServer::Tcp(host.to_owned(), port))
+}
+
+/// Whole seconds.
+fn parse_deadline(text: Piece<'_>) -> Parsed<u32> {
+    let us = text.time()?;
+    match u32::try_from(us / 1_000_000) {
+        Ok(s @ 1..) if us.is_multiple_of(1_000_000) => Ok(s),
+        _ => text.wrong("expected whole seconds, as in 25s"),
+    }
+}
+
+/// A name in Ceph, or of an export.
 fn parse_name(text: Piece<'_>) -> Parsed<String> {
     if text.text.is_empty() {
         return text.wrong("expected a name");
@@ -407,21 +482,34 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
                 None => return value.wrong("expected acquire, refuse, break or share"),
             }
         }
-        ("deadline", Source::Rbd(place)) => {
-            let value = needed("25s")?;
-            let us = value.time()?;
-            match u32::try_from(us / 1_000_000) {
-                Ok(s @ 1..) if us.is_multiple_of(1_000_000) => place.deadline_s = s,
-                _ => return value.wrong("expected whole seconds, as in 25s"),
+        ("deadline", Source::Rbd(place)) => place.deadline_s = parse_deadline(needed("25s")?)?,
+        ("deadline", Source::Nbd(place)) => place.deadline_s = parse_deadline(needed("25s")?)?,
+        ("socket", Source::Nbd(place)) => {
+            let value = needed("/run/nbd.sock")?;
+            match &mut place.server {
+                NbdServer::Unix(path) => *path = OsString::from_vec(unescape(value, "a path")?).into(),
+                NbdServer::Tcp(..) => {
+                    return name.wrong("only nbd+unix:// has a socket, nbd:// has a host and a port");
+                }
             }
         }
+        ("connections", Source::Nbd(place)) => {
+            let value = needed("1")?;
+            match value.number().map(u16::try_from) {
+                Ok(Ok(count @ 1..)) => place.connection_limit = count,
+                _ => return value.wrong("expected a number from 1 to 65535"),
+            }
+        }
+        ("size", Source::Nbd(_)) => return name.wrong("an export has the size that its server gives it"),
         ("size", Source::Rbd(_)) => {
             return name
                 .wrong("an image has the size it has: create=SIZE makes a new one, rbd resize changes it");
         }
-        ("conf" | "id" | "cluster" | "namespace" | "create" | "lock" | "deadline", _) => {
+        ("conf" | "id" | "cluster" | "namespace" | "create" | "lock", _) => {
             return name.wrong("only rbd: has it");
         }
+        ("deadline", _) => return name.wrong("only rbd: and nbd: have it"),
+        ("socket" | "connections", _) => return name.wrong("only nbd: has it"),
         ("lba", Source::Volume { .. }) => {
             return name.wrong("a volume has the block size that it was created with");
         }
@@ -472,10 +560,12 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
                 Source::KeyValue { .. } => KEY_VALUE_OPTIONS,
                 Source::KeyValueFile { .. } => KEY_VALUE_FILE_OPTIONS,
                 Source::Rbd(_) => RBD_OPTIONS,
+                Source::Nbd(_) => NBD_OPTIONS,
                 _ => "expected lba, size, uuid, readonly, small, delay, error, limit or trace",
             };
             let meant = match source {
                 Source::Rbd(_) if nearest(unknown, RBD_NAMES).is_some() => suggestion(unknown, RBD_NAMES),
+                Source::Nbd(_) if nearest(unknown, NBD_NAMES).is_some() => suggestion(unknown, NBD_NAMES),
                 _ => suggestion(unknown, OPTIONS),
             };
             return name.wrong(format!("there is no option '{unknown}'{meant}: {options}"));

@@ -8,7 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use kv::log::Sync;
 
 use super::{LOCKS, SYNCS, Source, Spec, TIME_UNITS};
-use crate::block::{DEADLINE_S_DEFAULT, LockPolicy};
+use crate::block::{
+    CONNECTION_LIMIT_DEFAULT, DEADLINE_S_DEFAULT, LockPolicy, NBD_DEADLINE_S_DEFAULT, NbdServer,
+};
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 use crate::size::Size;
 
@@ -54,6 +56,18 @@ impl fmt::Display for Spec {
             }
             Source::Device { path } => write!(f, "device:{}", PathText(path.as_os_str()))?,
             Source::Volume { path } => write!(f, "pool:{}", PathText(path.as_os_str()))?,
+            Source::Nbd(place) => {
+                write!(f, "{}/{}", place.server, Escaped(&place.export, NAME_SIGNS))?;
+                if let NbdServer::Unix(path) = &place.server {
+                    option(f, format_args!("socket={}", PathValue(path.as_os_str())))?;
+                }
+                if place.connection_limit != CONNECTION_LIMIT_DEFAULT {
+                    option(f, format_args!("connections={}", place.connection_limit))?;
+                }
+                if place.deadline_s != NBD_DEADLINE_S_DEFAULT {
+                    option(f, format_args!("deadline={}s", place.deadline_s))?;
+                }
+            }
             Source::Rbd(place) => {
                 let image = &place.image;
                 write!(f, "rbd:{}/{}", Escaped(&image.pool, NAME_SIGNS), Escaped(&image.image, NAME_SIGNS))?;
@@ -137,23 +151,30 @@ impl fmt::Display for Escaped<'_> {
 /// A path in a specification: valid text, with special characters escaped.
 struct PathText<'a>(&'a OsStr);
 
+/// A path that is the value of an option.
+struct PathValue<'a>(&'a OsStr);
+
 impl fmt::Display for PathText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.as_bytes().utf8_chunks() {
-            for character in chunk.valid().chars() {
-                match character {
-                    '?' | '%' => write!(f, "%{:02X}", u32::from(character))?,
-                    _ => f.write_char(character)?,
-                }
-            }
-            for byte in chunk.invalid() {
-                write!(f, "%{byte:02X}")?;
-            }
-        }
-        Ok(())
+        write_path(f, self.0, "?%")
     }
 }
 
+impl fmt::Display for PathValue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_path(f, self.0, VALUE_SIGNS)
+    }
+}
+
+fn write_path(f: &mut fmt::Formatter<'_>, path: &OsStr, signs: &'static str) -> fmt::Result {
+    for chunk in path.as_bytes().utf8_chunks() {
+        write!(f, "{}", Escaped(chunk.valid(), signs))?;
+        for byte in chunk.invalid() {
+            write!(f, "%{byte:02X}")?;
+        }
+    }
+    Ok(())
+}
 /// A time with the largest unit that leaves a whole number.
 struct Time(u64);
 

@@ -48,6 +48,8 @@ impl TargetIdentity {
             }
             // Until the image is open, which gives it one that is the same before every target.
             Source::Rbd(place) => named(machine, &format!("rbd {}", place.image)),
+            // A server does not tell which disk an export is.
+            Source::Nbd(place) => named(machine, &place.to_string()),
             Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => {
                 named(self.target, &format!("namespace {subsystem} {nsid}"))
             }
@@ -152,6 +154,7 @@ pub fn storage_name(spec: &Spec) -> Option<String> {
             let ceph = place.cluster.cluster.as_deref().or(place.cluster.conf.as_deref()).unwrap_or_default();
             Some(format!("rbd:{ceph}:{}", place.image))
         }
+        Source::Nbd(place) => Some(place.to_string()),
         Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => None,
     }
 }

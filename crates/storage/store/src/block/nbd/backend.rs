@@ -1,0 +1,630 @@
+//! One reactor's access to a namespace on an export.
+//!
+//! ```text
+//! start ─▶ Task ─▶ Wire ─▶ … the server answers ─▶ reply
+//!            ▲        └─ the connection is lost ─┐         what was not answered is sent again
+//!            └── connected ◀── thread ◀──────────┘
+//! no answer within the deadline ─▶ reply "unreachable"; requests that come then wait for a moment, and are refused
+//! ```
+//!
+//! A request that is answered by its deadline while the connection stands keeps its buffer until the server is done with
+//! it: it cannot be cancelled. Without a connection it is dropped.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use memory::Buffer;
+use reactor::{Completion, File, Operation};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+
+use super::CONNECT_LIMIT;
+use super::connect::{Connected, connect};
+use super::shared::{Call, Done, Inbox, Job, Kind, Message, Shared, lock};
+use super::task::{Memory, Origin, Task, Tasks};
+use super::wire::{Lost, Wire};
+use crate::namespace::{Backend, Generation, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
+
+/// Interval between looks at deadlines, ns.
+const TICK_NS: u64 = 500_000_000;
+
+/// Time for which a request waits if the server does not answer, ns.
+const WAIT_NS: u64 = 1_000_000_000;
+
+/// Receives before others have their turn.
+const RECEIVE_COUNT: usize = 32;
+
+/// Pauses between attempts to connect.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// A connection that lasted this long was none of a server that ends each at once, ns.
+const LASTING_NS: u64 = 1_000_000_000;
+
+/// Events, in the numbers of our own tickets.
+const WAKE: u32 = 0;
+const TICK: u32 = 1;
+
+/// Error numbers of the protocol.
+const EPERM: u32 = 1;
+const ENOSPC: u32 = 28;
+const ESHUTDOWN: u32 = 108;
+
+/// One reactor's access.
+pub(super) struct NbdBackend {
+    shared: Arc<Shared>,
+    /// An epoll set of the inbox and the connection, which the reactor awaits.
+    set: File,
+    inbox: Arc<Inbox>,
+    role: Role,
+    wire: Option<Wire>,
+    /// A thread makes a connection.
+    is_connecting: bool,
+    /// Before the next attempt to connect.
+    pause: Duration,
+    connected_ns: u64,
+    /// Whether the set has us told when the connection takes more.
+    is_blocked: bool,
+    tasks: Tasks,
+    /// Tasks that have been answered and are still in flight.
+    overdue_count: u32,
+    /// Requests that wait for the server to answer again.
+    waiting: VecDeque<Waiting>,
+    /// Requests that another reactor carries out.
+    guests: HashMap<u64, (Ticket, Call, Option<Buffer>)>,
+    next_guest: u64,
+    is_awaiting: bool,
+    is_ticking: bool,
+}
+
+enum Role {
+    Undecided,
+    /// It has a connection of its own.
+    Owner,
+    /// Its requests go to a reactor that has one.
+    Guest(Arc<Inbox>),
+}
+
+struct Waiting {
+    origin: Origin,
+    call: Call,
+    memory: Memory,
+    until_ns: u64,
+}
+
+/// An eventfd that is always readable: added to a set, it has an engine forget the set.
+static ALWAYS_READABLE: LazyLock<Option<OwnedFd>> =
+    LazyLock::new(|| eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok());
+
+fn add(set: &File, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let set = set.descriptor()?;
+    Ok(epoll::add(set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+}
+
+impl NbdBackend {
+    pub(super) fn new(shared: Arc<Shared>) -> io::Result<Self> {
+        let set = File::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let inbox = Arc::new(Inbox::new()?);
+        add(&set, inbox.bell())?;
+        Ok(Self {
+            shared,
+            set,
+            inbox,
+            role: Role::Undecided,
+            wire: None,
+            is_connecting: false,
+            pause: PAUSE_MIN,
+            connected_ns: 0,
+            is_blocked: false,
+            tasks: Tasks::default(),
+            overdue_count: 0,
+            waiting: VecDeque::new(),
+            guests: HashMap::new(),
+            next_guest: 0,
+            is_awaiting: false,
+            is_ticking: false,
+        })
+    }
+
+    /// Whether the request may be done; `Ok(false)` if there is nothing to do.
+    fn judge(&self, call: &Call) -> Result<bool, StoreError> {
+        let shared = &self.shared;
+        if shared.gate().is_closed() {
+            return Err(StoreError::Closed);
+        }
+        // The caller may have checked against the geometry before a resize.
+        let end = call.offset.checked_add(call.length).filter(|end| *end <= shared.bytes());
+        end.ok_or(StoreError::Truncated)?;
+        match call.kind {
+            Kind::Read => Ok(true),
+            // Nothing was written, so there is nothing to flush.
+            Kind::Flush => Ok(!shared.is_read_only),
+            _ if shared.is_read_only => Err(StoreError::ReadOnly),
+            _ => Ok(true),
+        }
+    }
+
+    fn begin(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
+        // Advice that a server without Write Zeroes cannot follow so that the blocks read as zeroes.
+        let is_needless =
+            matches!(request, Request::Deallocate { .. }) && !self.shared.geometry().can_deallocate;
+        let (call, mut buffer) = call_of(request);
+        match self.judge(&call) {
+            Ok(true) if !is_needless => {}
+            judged => return io.reply(ticket, Reply { result: judged.map(drop), buffer }),
+        }
+        self.wait_for_events(io);
+        if matches!(self.role, Role::Undecided) {
+            self.role = self.shared.owner_for(&self.inbox).map_or(Role::Owner, Role::Guest);
+        }
+        while let Role::Guest(owner) = &self.role {
+            let data = match (&buffer, call.kind) {
+                (Some(buffer), Kind::Write) => buffer.to_vec(),
+                (Some(buffer), _) => vec![0; buffer.len()],
+                (None, _) => Vec::new(),
+            };
+            let number = self.next_guest;
+            let job = Job { from: Arc::clone(&self.inbox), number, call, data };
+            if owner.post(Message::Job(job)).is_ok() {
+                self.next_guest += 1;
+                self.guests.insert(number, (ticket, call, buffer.take()));
+                return;
+            }
+            self.role = self.shared.owner_for(&self.inbox).map_or(Role::Owner, Role::Guest);
+        }
+        let memory = buffer.map_or(Memory::None, Memory::Buffer);
+        self.submit(io, Origin::Ticket(ticket), call, memory);
+    }
+
+    /// Starts a request, or has it wait if the server does not answer.
+    fn submit(&mut self, io: &mut dyn StoreIo, origin: Origin, call: Call, memory: Memory) {
+        self.tick(io);
+        if self.wire.is_none() {
+            self.connect(io);
+        }
+        let now_ns = io.now_ns();
+        if self.wire.is_none() || self.overdue_count > 0 {
+            return self.waiting.push_back(Waiting { origin, call, memory, until_ns: now_ns + WAIT_NS });
+        }
+        let slot = self.tasks.insert(Task::new(origin, call, memory, self.shared.gate(), now_ns));
+        self.issue(slot);
+        self.send(io);
+    }
+
+    /// Queues the next command of a task.
+    fn issue(&mut self, slot: u32) {
+        let Some(wire) = &mut self.wire else { return };
+        self.tasks.prepare(slot, &wire.export);
+        if let Some(task) = self.tasks.get_mut(slot)
+            && task.flushes()
+        {
+            task.covered = self.shared.written_count();
+        }
+        wire.queue(slot);
+    }
+
+    fn send(&mut self, io: &mut dyn StoreIo) {
+        let Some(wire) = &mut self.wire else { return };
+        match wire.send(&mut self.tasks) {
+            Ok(is_blocked) if is_blocked == self.is_blocked => {}
+            Ok(is_blocked) => {
+                let out = if is_blocked { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+                let flags = epoll::EventFlags::IN | out;
+                let data = epoll::EventData::new_u64(0);
+                let changed = self.set.descriptor();
+                let changed = changed.and_then(|set| Ok(epoll::modify(set, &wire.socket, data, flags)?));
+                match changed {
+                    Ok(()) => self.is_blocked = is_blocked,
+                    Err(error) => self.lose(io, &error.into()),
+                }
+            }
+            Err(lost) => self.lose(io, &lost),
+        }
+    }
+
+    /// Takes in what has arrived.
+    fn receive(&mut self, io: &mut dyn StoreIo) {
+        for _ in 0..RECEIVE_COUNT {
+            let Some(wire) = &mut self.wire else { return };
+            match wire.receive(&mut self.tasks) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(lost) => return self.lose(io, &lost),
+            }
+            loop {
+                let Some(wire) = &mut self.wire else { return };
+                match wire.next_ended(&mut self.tasks) {
+                    Ok(Some((_, Some(ESHUTDOWN)))) => return self.lose(io, &Lost::Ended),
+                    Ok(Some((slot, errno))) => self.on_ended(io, slot, errno),
+                    Ok(None) => break,
+                    Err(violation) => return self.lose(io, &violation.into()),
+                }
+            }
+        }
+    }
+
+    /// A command has ended: the next one of its request, or the reply.
+    fn on_ended(&mut self, io: &mut dyn StoreIo, slot: u32, errno: Option<u32>) {
+        let (Some(task), Some(wire)) = (self.tasks.get_mut(slot), &self.wire) else { return };
+        let shared = &self.shared;
+        let result = match errno {
+            Some(errno) => Err(failure(shared, task, errno)),
+            None => {
+                let flushes = task.flushes();
+                if !task.advance(&wire.export) && !task.is_overdue {
+                    task.begun_ns = io.now_ns();
+                    self.issue(slot);
+                    return self.send(io);
+                }
+                if flushes {
+                    shared.set_flushed(task.covered);
+                } else if matches!(task.call.kind, Kind::Write | Kind::Zero { .. }) {
+                    if !task.call.is_durable {
+                        shared.add_written();
+                    }
+                    shared.is_full.store(false, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+        };
+        let Some(task) = self.tasks.remove(slot) else { return };
+        if task.is_overdue {
+            self.overdue_count -= 1;
+            if self.overdue_count == 0 {
+                tracing::info!(export = %shared.place, "the server answers again");
+                self.start_waiting(io);
+            }
+            return;
+        }
+        self.end(io, task, result);
+    }
+
+    /// Replies. A flush that began before a loss of connection does not cover what was lost by it.
+    fn end(&mut self, io: &mut dyn StoreIo, task: Task, result: Result<(), StoreError>) {
+        let gate = self.shared.gate();
+        let result = result.and_then(|()| match task.call.kind {
+            _ if gate.is_closed() => Err(StoreError::Closed),
+            Kind::Flush if gate != task.gate => Err(StoreError::WriteFailed(Errno::IO.raw_os_error())),
+            _ => Ok(()),
+        });
+        reply(io, task.origin, task.memory, result);
+    }
+
+    /// The connection is gone, perhaps with the server and all that it had not flushed.
+    fn lose(&mut self, io: &mut dyn StoreIo, why: &Lost) {
+        let Some(wire) = self.wire.take() else { return };
+        // The set would keep a socket that is open elsewhere, in a process that is being started.
+        let _ = self.set.descriptor().map(|set| epoll::delete(set, &wire.socket));
+        drop(wire);
+        self.is_blocked = false;
+        let export = &self.shared.place;
+        let seconds = self.shared.place.deadline_s;
+        if self.shared.lose_unflushed() {
+            tracing::error!(
+                %export, %why,
+                "connection lost with writes that no flush covered: the next flush of each host fails"
+            );
+        } else {
+            tracing::warn!(%export, %why, "connection lost: commands wait up to {seconds} s for another one");
+        }
+        let gate = self.shared.gate();
+        for slot in
+            self.tasks.slots(|task| task.is_overdue || (task.call.kind == Kind::Flush && task.gate != gate))
+        {
+            let Some(task) = self.tasks.remove(slot) else { continue };
+            if !task.is_overdue {
+                self.end(io, task, Ok(()));
+            }
+        }
+        self.overdue_count = 0;
+        if gate.is_closed() {
+            return self.end_all(io);
+        }
+        let has_lasted = io.now_ns().saturating_sub(self.connected_ns) >= LASTING_NS;
+        self.pause = if has_lasted { PAUSE_MIN } else { (self.pause * 2).min(PAUSE_MAX) };
+        self.connect(io);
+    }
+
+    /// Has a thread make a connection, unless there is one or it does.
+    fn connect(&mut self, io: &mut dyn StoreIo) {
+        if self.is_connecting || self.wire.is_some() || self.shared.gate().is_closed() {
+            return;
+        }
+        let first = lock(&self.shared.first).take();
+        if let Some(first) = first {
+            return self.on_connected(io, first);
+        }
+        let (inbox, place, mut pause) = (Arc::clone(&self.inbox), self.shared.place.clone(), self.pause);
+        let attempts = move || {
+            if pause > PAUSE_MIN {
+                std::thread::sleep(pause);
+            }
+            let mut is_told = false;
+            while !inbox.is_closed() {
+                match connect(&place, CONNECT_LIMIT) {
+                    Ok(connected) => return drop(inbox.post(Message::Connected(connected))),
+                    Err(why) if !std::mem::replace(&mut is_told, true) => {
+                        tracing::warn!(export = %place, why, "not connected: trying on");
+                    }
+                    Err(why) => tracing::debug!(export = %place, why, "not connected"),
+                }
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        };
+        self.is_connecting = std::thread::Builder::new().name("nbd-connect".into()).spawn(attempts).is_ok();
+    }
+
+    fn on_connected(&mut self, io: &mut dyn StoreIo, connected: Connected) {
+        self.is_connecting = false;
+        let shared = &self.shared;
+        if let Err(why) = shared.check(&connected.export) {
+            shared.seen_bytes.store(connected.export.bytes, Ordering::Release);
+            shared.close(shared.gate(), why);
+            return self.end_all(io);
+        }
+        shared.seen_bytes.store(connected.export.bytes, Ordering::Release);
+        if let Err(error) = add(&self.set, connected.socket.as_fd()) {
+            tracing::error!(export = %shared.place, %error, "connection not used");
+            return self.connect(io);
+        }
+        if self.connected_ns > 0 {
+            tracing::info!(export = %shared.place, "connected again");
+        }
+        self.connected_ns = io.now_ns();
+        self.wire = Some(Wire::new(connected));
+        for slot in self.tasks.slots(|_| true) {
+            if let Some(task) = self.tasks.get_mut(slot) {
+                task.restart();
+            }
+            self.issue(slot);
+        }
+        self.send(io);
+        self.start_waiting(io);
+    }
+
+    /// The namespace is closed: nothing waits for a connection any more.
+    fn end_all(&mut self, io: &mut dyn StoreIo) {
+        for slot in self.tasks.slots(|_| true) {
+            if let Some(task) = self.tasks.remove(slot) {
+                self.end(io, task, Err(StoreError::Closed));
+            }
+        }
+        for Waiting { origin, memory, .. } in std::mem::take(&mut self.waiting) {
+            reply(io, origin, memory, Err(StoreError::Closed));
+        }
+    }
+
+    /// Requests wait no more: the server answers again, or their time is over.
+    fn start_waiting(&mut self, io: &mut dyn StoreIo) {
+        for _ in 0..self.waiting.len() {
+            let is_reachable = self.wire.is_some() && self.overdue_count == 0;
+            let is_over = self.waiting.front().is_some_and(|first| first.until_ns <= io.now_ns());
+            if !is_reachable && !is_over {
+                return;
+            }
+            let Some(Waiting { origin, call, memory, .. }) = self.waiting.pop_front() else { return };
+            match self.judge(&call) {
+                Ok(true) if is_reachable => self.submit(io, origin, call, memory),
+                // Linux retries a path error for as long as it takes, and other errors five times.
+                Ok(true) => reply(io, origin, memory, Err(StoreError::Unreachable)),
+                judged => reply(io, origin, memory, judged.map(drop)),
+            }
+        }
+    }
+
+    fn on_wake(&mut self, io: &mut dyn StoreIo) {
+        self.is_awaiting = false;
+        for message in self.inbox.take() {
+            match message {
+                Message::Connected(connected) => self.on_connected(io, connected),
+                Message::Job(Job { from, number, call, data }) => {
+                    let (origin, memory) = (Origin::Job(from, number), Memory::Copy(data));
+                    match self.judge(&call) {
+                        Ok(true) => self.submit(io, origin, call, memory),
+                        judged => reply(io, origin, memory, judged.map(drop)),
+                    }
+                }
+                Message::Done(Done { number, result, data }) => {
+                    let Some((ticket, call, mut buffer)) = self.guests.remove(&number) else { continue };
+                    if let (Kind::Read, Ok(()), Some(buffer)) = (call.kind, &result, &mut buffer) {
+                        buffer.copy_from_slice(&data);
+                    }
+                    io.reply(ticket, Reply { result, buffer });
+                }
+            }
+        }
+        if self.is_blocked {
+            self.send(io);
+        }
+        self.receive(io);
+        self.wait_for_events(io);
+    }
+
+    /// Has the reactor wait for messages and the connection.
+    fn wait_for_events(&mut self, io: &mut dyn StoreIo) {
+        if !std::mem::replace(&mut self.is_awaiting, true) {
+            let ticket = io.own(WAKE);
+            io.start(ticket, Operation::Await { file: self.set.clone() });
+        }
+    }
+
+    /// Has the reactor look at deadlines.
+    fn tick(&mut self, io: &mut dyn StoreIo) {
+        if !std::mem::replace(&mut self.is_ticking, true) {
+            let ticket = io.own(TICK);
+            io.set_timer(io.now_ns() + TICK_NS, ticket);
+        }
+    }
+
+    fn on_tick(&mut self, io: &mut dyn StoreIo) {
+        self.is_ticking = false;
+        self.end_overdue(io);
+        self.start_waiting(io);
+        // A thread for it may not have been there before.
+        self.connect(io);
+        if !self.tasks.is_empty() || !self.waiting.is_empty() {
+            self.tick(io);
+        }
+    }
+
+    /// Answers requests that have taken too long.
+    fn end_overdue(&mut self, io: &mut dyn StoreIo) {
+        let (now_ns, limit_ns) = (io.now_ns(), self.shared.deadline_ns());
+        let is_late = |task: &Task| !task.is_overdue && now_ns.saturating_sub(task.begun_ns) >= limit_ns;
+        for slot in self.tasks.slots(is_late) {
+            if self.wire.is_none() {
+                if let Some(task) = self.tasks.remove(slot) {
+                    reply(io, task.origin, task.memory, Err(StoreError::Unreachable));
+                }
+                continue;
+            }
+            let Some(task) = self.tasks.get_mut(slot) else { continue };
+            task.is_overdue = true;
+            self.overdue_count += 1;
+            if self.overdue_count == 1 {
+                tracing::warn!(
+                    export = %self.shared.place, limit_s = limit_ns / 1_000_000_000,
+                    "the server does not answer: commands end with a path error until it does"
+                );
+            }
+            let result = Err(StoreError::Unreachable);
+            match &task.origin {
+                Origin::Ticket(ticket) => io.reply(*ticket, Reply { result, buffer: None }),
+                Origin::Job(from, number) => {
+                    let done = Done { number: *number, result, data: Vec::new() };
+                    let _ = from.post(Message::Done(done));
+                }
+            }
+        }
+    }
+}
+
+fn call_of(request: Request) -> (Call, Option<Buffer>) {
+    let call = |kind, offset, length, is_durable| Call { kind, offset, length, is_durable };
+    match request {
+        Request::Read { offset, buffer } => {
+            (call(Kind::Read, offset, buffer.len() as u64, false), Some(buffer))
+        }
+        Request::Write { offset, buffer, is_durable } => {
+            (call(Kind::Write, offset, buffer.len() as u64, is_durable), Some(buffer))
+        }
+        Request::Flush => (call(Kind::Flush, 0, 0, false), None),
+        Request::Deallocate { offset, length } => {
+            (call(Kind::Zero { may_deallocate: true }, offset, length, false), None)
+        }
+        Request::WriteZeroes { offset, length, is_durable, may_deallocate } => {
+            (call(Kind::Zero { may_deallocate }, offset, length, is_durable), None)
+        }
+    }
+}
+
+fn reply(io: &mut dyn StoreIo, origin: Origin, memory: Memory, result: Result<(), StoreError>) {
+    match (origin, memory) {
+        (Origin::Ticket(ticket), Memory::Buffer(buffer)) => {
+            io.reply(ticket, Reply { result, buffer: Some(buffer) });
+        }
+        (Origin::Ticket(ticket), _) => io.reply(ticket, Reply { result, buffer: None }),
+        (Origin::Job(from, number), memory) => {
+            let data = if let Memory::Copy(data) = memory { data } else { Vec::new() };
+            // A reactor that has left waits for nothing.
+            let _ = from.post(Message::Done(Done { number, result, data }));
+        }
+    }
+}
+
+/// What a failed command means to its request, and to the namespace.
+fn failure(shared: &Shared, task: &Task, errno: u32) -> StoreError {
+    let number = i32::try_from(errno).unwrap_or(i32::MAX);
+    let error = match (task.call.kind, errno) {
+        (Kind::Read, _) => return StoreError::ReadFailed(number),
+        (_, EPERM) => StoreError::ReadOnly,
+        (_, ENOSPC) => {
+            shared.is_full.store(true, Ordering::Relaxed);
+            StoreError::NoSpace
+        }
+        _ => StoreError::WriteFailed(number),
+    };
+    if task.flushes() {
+        let gate: Generation = task.gate;
+        shared.close(gate, format!("a flush has failed: {error}"));
+        return StoreError::WriteFailed(number);
+    }
+    error
+}
+
+impl Backend for NbdBackend {
+    fn geometry(&self) -> Geometry {
+        self.shared.geometry()
+    }
+
+    fn generation(&self) -> Generation {
+        self.shared.gate()
+    }
+
+    fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
+        self.begin(io, ticket, request);
+    }
+
+    fn withdraw(&mut self, ticket: Ticket) -> Option<Request> {
+        let is_it = |waiting: &Waiting| matches!(waiting.origin, Origin::Ticket(waits) if waits == ticket);
+        let at = self.waiting.iter().position(is_it)?;
+        let Waiting { call: Call { kind, offset, length, is_durable }, memory, .. } =
+            self.waiting.remove(at)?;
+        Some(match (kind, memory) {
+            (Kind::Read, Memory::Buffer(buffer)) => Request::Read { offset, buffer },
+            (Kind::Write, Memory::Buffer(buffer)) => Request::Write { offset, buffer, is_durable },
+            (Kind::Zero { may_deallocate }, _) => {
+                Request::WriteZeroes { offset, length, is_durable, may_deallocate }
+            }
+            _ => Request::Flush,
+        })
+    }
+
+    fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, _: Completion) {
+        if ticket == io.own(WAKE) {
+            self.on_wake(io);
+        }
+    }
+
+    fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
+        if ticket == io.own(TICK) {
+            self.on_tick(io);
+        }
+    }
+}
+
+impl Drop for NbdBackend {
+    fn drop(&mut self) {
+        self.shared.remove_owner(&self.inbox);
+        let not_ready = |from: Arc<Inbox>, number| {
+            let done = Done { number, result: Err(StoreError::NotReady), data: Vec::new() };
+            let _ = from.post(Message::Done(done));
+        };
+        for message in self.inbox.close() {
+            if let Message::Job(Job { from, number, .. }) = message {
+                not_ready(from, number);
+            }
+        }
+        let waiting = std::mem::take(&mut self.waiting).into_iter().map(|waiting| waiting.origin);
+        let slots = self.tasks.slots(|_| true);
+        let tasks = slots.into_iter().filter_map(|slot| Some(self.tasks.remove(slot)?.origin));
+        for origin in waiting.chain(tasks) {
+            if let Origin::Job(from, number) = origin {
+                not_ready(from, number);
+            }
+        }
+        if let Some(wire) = &self.wire {
+            wire.say_goodbye();
+        }
+        if self.is_awaiting
+            && let Some(readable) = &*ALWAYS_READABLE
+        {
+            let _ = add(&self.set, readable.as_fd());
+        }
+    }
+}
