@@ -107,10 +107,15 @@ impl Sources {
         let c = places.iter().map(|(place, name)| format!("-ffile-prefix-map={place}={name}"));
         let rust = rust.collect::<Vec<_>>().join("\u{1f}");
         // Those of .cargo/config.toml as well, which the environment replaces.
-        let c = c.chain(["-fno-asynchronous-unwind-tables".to_owned()]).collect::<Vec<_>>().join(" ");
+        // GCC names sections of s2n-tls for LTO at random, which the linker of the shared library reads.
+        let c = c.chain(["-fno-asynchronous-unwind-tables".to_owned(), "-frandom-seed=nvlane".to_owned()]);
+        let c = c.collect::<Vec<_>>().join(" ");
+        let epoch_s = epoch_s()?;
         let build = |profile: &str, what: &[&str]| {
             let mut build = cargo(&["build", "--locked", "--profile", profile]);
             build.args(what).current_dir(root).env("CARGO_TARGET_DIR", target);
+            // GCC's time of compilation, which is in mimalloc.
+            build.env("SOURCE_DATE_EPOCH", &epoch_s);
             run_command(build.env("CARGO_ENCODED_RUSTFLAGS", &rust).env("CFLAGS", &c))
         };
         build("release", &PROGRAMS.map(|name| ["--package", name]).concat())?;
@@ -130,12 +135,16 @@ impl Sources {
         let says = output_of(Command::new(&programs[0].path).arg("--version"))?;
         let version = says.rsplit(' ').next().unwrap_or_default().to_owned();
         ensure!(version.starts_with(|digit: char| digit.is_ascii_digit()), "nvlane --version says '{says}'");
-        let of_commit =
-            || output_of(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root()));
-        let epoch_s = std::env::var("SOURCE_DATE_EPOCH").or_else(|_| of_commit());
-        let epoch_s = epoch_s.context("set SOURCE_DATE_EPOCH: this is not a clone of the repository")?;
+        let epoch_s = epoch_s()?;
         Ok(Self { programs: programs.into(), library: library.to_owned(), version, epoch_s })
     }
+}
+
+/// The time of the last commit, s: of all files in packages.
+fn epoch_s() -> Result<String> {
+    let of_commit = || output_of(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root()));
+    let epoch_s = std::env::var("SOURCE_DATE_EPOCH").or_else(|_| of_commit());
+    epoch_s.context("set SOURCE_DATE_EPOCH: this is not a clone of the repository")
 }
 
 impl Program {
