@@ -67,7 +67,7 @@ impl<S: ChunkStore + ?Sized> ChunkStore for &mut S {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PromptError {
-    /// The load makes no sense.
+    /// The load is invalid.
     #[error(transparent)]
     Load(#[from] Invalid),
     /// The targets.
@@ -236,7 +236,7 @@ fn per_second(bytes: u64, ns: u128) -> f64 {
 /// each prompt.
 ///
 /// # Errors
-/// The load makes no sense, or the store cannot be asked. Chunks that cannot be retrieved or stored are counted.
+/// The load is invalid, or the store cannot be asked. Chunks that cannot be retrieved or stored are counted.
 pub fn run(
     store: &mut dyn ChunkStore,
     load: &PromptLoad,

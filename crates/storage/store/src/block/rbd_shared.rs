@@ -31,7 +31,7 @@ pub struct RbdPlace {
     pub create_bytes: Option<u64>,
     /// What to do about a lock that another client has.
     pub lock: LockPolicy,
-    /// What is shared with other targets, with [`LockPolicy::Share`]. No part of a specification in one line.
+    /// What is shared with other targets, with [`LockPolicy::Share`]. Not part of the text of a specification.
     pub sharing: Option<Sharing>,
     /// Time that the cluster has for a request, s.
     pub deadline_s: u32,

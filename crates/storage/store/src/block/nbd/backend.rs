@@ -42,7 +42,7 @@ const RECEIVE_COUNT: usize = 32;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A connection that lasted this long was none of a server that ends each at once, ns.
+/// A connection that lasts this long resets the pause before the next attempt, ns.
 const LASTING_NS: u64 = 1_000_000_000;
 
 /// Events, in the numbers of our own tickets.
@@ -96,7 +96,7 @@ struct Waiting {
     until_ns: u64,
 }
 
-/// An eventfd that is always readable: added to a set, it has an engine forget the set.
+/// An eventfd that is always readable: added to an epoll set, it ends the wait of an engine for the set.
 static ALWAYS_READABLE: LazyLock<Option<OwnedFd>> =
     LazyLock::new(|| eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok());
 
@@ -297,7 +297,7 @@ impl NbdBackend {
     /// The connection is gone, perhaps with the server and all that it had not flushed.
     fn lose(&mut self, io: &mut dyn StoreIo, why: &Lost) {
         let Some(wire) = self.wire.take() else { return };
-        // The set would keep a socket that is open elsewhere, in a process that is being started.
+        // A process that is being started may have a copy of the socket, which would stay in the epoll set.
         let _ = self.set.descriptor().map(|set| epoll::delete(set, &wire.socket));
         drop(wire);
         self.is_blocked = false;
@@ -329,7 +329,7 @@ impl NbdBackend {
         self.connect(io);
     }
 
-    /// Has a thread make a connection, unless there is one or it does.
+    /// Starts a thread that connects, unless there is a connection or such a thread.
     fn connect(&mut self, io: &mut dyn StoreIo) {
         if self.is_connecting || self.wire.is_some() || self.shared.gate().is_closed() {
             return;

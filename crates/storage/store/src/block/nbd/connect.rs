@@ -1,4 +1,4 @@
-//! Connections to a server: made and negotiated by calls that wait, in other threads than those of reactors.
+//! Connects to a server and negotiates, by blocking calls: never in a thread of a reactor.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -84,7 +84,7 @@ fn connect_by_tcp(host: &str, port: u16, until: Instant, deadline_s: u32) -> Res
                     .set_nodelay(true)
                     .and_then(|()| Ok(sockopt::set_socket_keepalive(&stream, true)?))
                     .and_then(|()| Ok(sockopt::set_tcp_keepidle(&stream, Duration::from_secs(10))?))
-                    // A connection whose network is gone ends when its requests do.
+                    // TCP ends a connection without acknowledgements at the deadline of its requests.
                     .and_then(|()| {
                         Ok(sockopt::set_tcp_user_timeout(&stream, deadline_s.saturating_mul(1000))?)
                     });
