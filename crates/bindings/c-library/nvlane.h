@@ -31,7 +31,7 @@
 #include <sys/uio.h>
 
 /**
- * Succes.
+ * Success.
  */
 #define NVLANE_OK 0
 
