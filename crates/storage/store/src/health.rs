@@ -24,6 +24,11 @@ impl Default for Health {
 }
 
 impl Health {
+    /// Of storage whose free space is not known before a write ends for lack of it.
+    pub(crate) fn when_full(is_full: bool) -> Self {
+        Self { is_full, spare_percent: if is_full { 0 } else { 100 }, ..Self::default() }
+    }
+
     /// Whether hosts are warned that space runs out.
     #[must_use]
     pub fn lacks_space(&self) -> bool {

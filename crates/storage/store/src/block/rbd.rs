@@ -356,8 +356,7 @@ impl BlockStore for RbdStore {
     }
 
     fn health(&self) -> Health {
-        let is_full = self.shared.is_full.load(Ordering::Relaxed);
-        Health { is_full, spare_percent: if is_full { 0 } else { 100 }, ..Health::default() }
+        Health::when_full(self.shared.is_full.load(Ordering::Relaxed))
     }
 
     fn can_change_underneath(&self) -> bool {

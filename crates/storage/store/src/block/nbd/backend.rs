@@ -4,7 +4,7 @@
 //! start ─▶ Task ─▶ Wire ─▶ … the server answers ─▶ reply
 //!            ▲        └─ the connection is lost ─┐         what was not answered is sent again
 //!            └── connected ◀── thread ◀──────────┘
-//! no answer within the deadline ─▶ reply "unreachable"; requests that come then wait for a moment, and are refused
+//! no answer within the deadline ─▶ reply "unreachable"; requests that come then wait 1 s, then end like that
 //! ```
 //!
 //! A request that is answered by its deadline while the connection stands keeps its buffer until the server is done with
