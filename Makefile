@@ -7,7 +7,7 @@ CARGO ?= cargo
 help:
 	@echo 'make run     build, and show nvlane at work: a target, verified load, a report'
 	@echo 'make test    install what is missing (as root, with apt-get) and run every test'
-	@echo 'make soak    judges that take hours: planted bugs, fuzzers, 100,000 simulated seeds, long torture'
+	@echo 'make soak    judges that take hours: planted bugs, fuzzers, 106,000 simulated seeds, long torture'
 	@echo 'make bench   what measures time'
 	@echo 'make check   format, citations, lints, quick tests, documentation'
 

@@ -1,5 +1,5 @@
-//! libnvlane as it is installed: the shared library with its versions, linked from the static one; header, pkg-config, and fio's
-//! engine.
+//! libnvlane as it is installed: the shared library with its versions, linked from the static one; header, pkg-config, fio's
+//! engine, and NIXL's plugin.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::command::{cargo, is_installed, output_of, root, run, target_dir, text_of};
+use crate::command::{cargo, is_installed, output_of, program, root, run, target_dir, text_of};
 use crate::deps;
 
 /// The crate.
@@ -65,6 +65,19 @@ impl EngineOptions {
         let library = Options { out: out.to_owned(), profile: profile.to_owned() };
         Self { library, fio_source: None }
     }
+}
+
+/// Options of `cargo xtask nixl-plugin`.
+#[derive(clap::Args)]
+pub(crate) struct PluginOptions {
+    #[command(flatten)]
+    library: Options,
+    /// Where the NIXL that loads the plugin is installed, with its headers
+    #[arg(long, value_name = "DIR")]
+    nixl: PathBuf,
+    /// Have NIXL's agent move memory through the plugin to a target and back
+    #[arg(long)]
+    test: bool,
 }
 
 /// Options of `cargo xtask c-header`.
@@ -210,6 +223,80 @@ pub(crate) fn fio_engine(options: &EngineOptions) -> Result<()> {
     compile.arg(root().join(CRATE).join("fio/nvlane.c")).arg("-L").arg(out.join("lib"));
     compile.args(["-lnvlane", "-Wl,-rpath,$ORIGIN/..", "-Wl,-z,nodelete"]);
     run(&mut compile)
+}
+
+/// Builds and installs the library, and NIXL's plugin beside it: lib/nixl/libplugin_NVLANE.so.
+///
+/// # Errors
+/// As [`install`]; NIXL or a header that it needs is missing; or the test fails.
+pub(crate) fn nixl_plugin(options: &PluginOptions) -> Result<()> {
+    ensure!(is_installed("c++"), "no program c++: sudo apt-get install g++");
+    let nixl = options.nixl.canonicalize().with_context(|| options.nixl.display().to_string())?;
+    let headers = nixl.join("include");
+    ensure!(
+        headers.join("backend/backend_plugin.h").is_file(),
+        "{} has no include/backend/backend_plugin.h: give the prefix that NIXL is installed in, with headers",
+        nixl.display()
+    );
+    // Its headers include Abseil's.
+    let absl = Command::new("pkg-config").args(["--cflags", "absl_log"]).output();
+    let absl = absl.ok().filter(|output| output.status.success());
+    let absl = absl.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let mut flags: Vec<String> = absl.split_whitespace().map(str::to_owned).collect();
+    for part in [headers.clone(), headers.join("utils")] {
+        flags.extend(["-isystem".to_owned(), part.display().to_string()]);
+    }
+    install(&options.library)?;
+    let out = options.library.out.canonicalize()?;
+    fs::create_dir_all(out.join("lib/nixl"))?;
+    let mut compile = Command::new("c++");
+    compile.args([
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O2",
+        "-g",
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+    ]);
+    compile.arg("-o").arg(out.join("lib/nixl/libplugin_NVLANE.so"));
+    compile.arg(root().join(CRATE).join("nixl/nvlane.cpp")).args(&flags).arg("-I").arg(out.join("include"));
+    compile.arg("-L").arg(out.join("lib"));
+    compile.args(["-lnvlane", "-Wl,-rpath,$ORIGIN/..", "-Wl,-z,nodelete"]);
+    run(&mut compile)?;
+    if options.test {
+        let triple = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+        let libraries = ["lib", "lib64", &triple].map(|part| nixl.join(part));
+        let libraries = libraries.iter().find(|part| part.join("libnixl.so").is_file());
+        let libraries = libraries.with_context(|| format!("{} has no libnixl.so", nixl.display()))?.display();
+        flags.extend(["-lnixl", "-lnixl_build"].map(str::to_owned));
+        flags.extend([format!("-L{libraries}"), format!("-Wl,-rpath,{libraries}")]);
+        test_nixl_plugin(&out, &flags.join(" "))?;
+    }
+    Ok(())
+}
+
+/// Runs NIXL's agent with the plugin against a target.
+fn test_nixl_plugin(prefix: &Path, flags: &str) -> Result<()> {
+    let nvlane = program("nvlane")?;
+    let dir = target_dir().join("clients/nixl");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let mut command = Command::new(&nvlane);
+    command.args([
+        "--log",
+        "warn",
+        "target",
+        "--listen",
+        "127.0.0.1:0",
+        "--nqn",
+        "nqn.2016-06.io.nvlane:nixl",
+    ]);
+    command.args(["--namespace", "kv:ram:512M", "--run"]).arg(root().join("interop/nixl/agent.sh"));
+    command.env("NVLANE", &nvlane).env("PREFIX", prefix).env("NIXL_FLAGS", flags).current_dir(&dir);
+    run(&mut command)
 }
 
 /// The version of the installed fio.

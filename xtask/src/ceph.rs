@@ -1,4 +1,4 @@
-//! RBD images of a real Ceph cluster behind a target: scripts of `interop/ceph`.
+//! RBD images and keys of a real Ceph cluster behind a target: scripts of `interop/ceph`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,10 @@ use crate::command::{last_lines, program, root, run, target_dir};
 use crate::deps;
 
 /// The scripts, without `.sh`, in this order: the last one leaves a cluster with an OSD less.
-const SUITES: [&str; 3] = ["images", SHARED, FAULTS];
+const SUITES: [&str; 6] = ["headers", "images", "keys", LINUX, SHARED, FAULTS];
 
-/// Has a guest with Linux.
+/// They have guests with Linux.
+const LINUX: &str = "linux";
 const SHARED: &str = "shared";
 const FAULTS: &str = "faults";
 const KERNEL: &str = "6.12";
@@ -66,9 +67,10 @@ pub(crate) fn judge(options: &Options) -> Result<()> {
     );
     deps::install_programs(deps::CEPH_PROGRAMS)?;
     deps::install_programs(deps::NBD_PROGRAMS)?;
-    if suites.contains(&SHARED) {
+    if suites.contains(&SHARED) || suites.contains(&LINUX) {
         deps::lab(&[KERNEL])?;
     }
+    let fsx = if suites.contains(&LINUX) { deps::install_fsx()? } else { PathBuf::new() };
     let nvlane = match &options.target_bin {
         Some(path) => path.canonicalize().with_context(|| format!("no binary {}", path.display()))?,
         None => program("nvlane")?,
@@ -86,6 +88,7 @@ pub(crate) fn judge(options: &Options) -> Result<()> {
     let cluster_of_runs = Cluster(dir);
     run(&mut cluster("start", &cluster_of_runs.0))?;
     println!("a cluster is ready after {:.0} s", start.elapsed().as_secs_f64());
+    let mut failed = Vec::new();
     for suite in suites {
         let (start, dir) = (Instant::now(), place.join(suite));
         let _ = fs::remove_dir_all(&dir);
@@ -96,7 +99,7 @@ pub(crate) fn judge(options: &Options) -> Result<()> {
         command.arg(root().join("interop/ceph").join(suite).with_extension("sh"));
         command.env("NVLANE", &nvlane).env("CLUSTER", &cluster_of_runs.0).current_dir(&dir);
         command.env("KERNEL_LAB", root().join("interop/lab/kernel-lab")).env("KERNEL", KERNEL);
-        command.env("NVLANE_LAB", &laboratory);
+        command.env("NVLANE_LAB", &laboratory).env("FSX", &fsx);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let is_good = command.status().context("cannot run timeout")?.success();
         println!(
@@ -106,8 +109,9 @@ pub(crate) fn judge(options: &Options) -> Result<()> {
         );
         if !is_good {
             println!("{}", last_lines(&dir.join("log"), 40));
+            failed.push(suite);
         }
-        ensure!(is_good, "failed: {suite}; its log is in {}", dir.display());
     }
+    ensure!(failed.is_empty(), "failed: {}; logs are in {}", failed.join(", "), place.display());
     Ok(())
 }

@@ -19,7 +19,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("citations", 2, || trace::run(&trace::Options::default())),
     Step::new("circles", 10, circles::run),
     Step::new("lints", 300, lints),
-    Step::new("quick tests", 480, quick_tests),
+    Step::new("quick tests", 480, quick_tests).after_those_beside(),
     Step::new("documentation", 120, documentation),
 ];
 

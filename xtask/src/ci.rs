@@ -18,7 +18,7 @@ pub(crate) struct Options {
 
 /// What follows `make check`. What computes on its own runs beside what waits, so that no core is idle.
 const STEPS: &[Step] = &[
-    Step::new("optimized programs", 600, || build_optimized(&["nvlane", "nvlane-sim"])).beside(),
+    Step::new("simulator", 400, || build_optimized(&["nvlane-sim"])).beside(),
     Step::new("dependencies", 400, deny::run).beside(),
     Step::new("instructions", 400, || instructions::run(&instructions::Options::default())).beside(),
     Step::new("simulation", 1000, sim::run_many).beside(),
@@ -39,8 +39,12 @@ const STEPS: &[Step] = &[
 /// # Errors
 /// The first failing step's error.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let installation = Step::new("installation", 240, deps::install);
-    let steps = [&[installation], check::STEPS, STEPS].concat();
+    let installation = [
+        Step::new("Rust components", 30, deps::rust_components),
+        // It waits for the network while lints are compiled.
+        Step::new("installation", 240, deps::install).beside(),
+    ];
+    let steps = [&installation, check::STEPS, STEPS].concat();
     match &options.only {
         Some(name) => run_one(&steps, name),
         None => run_steps(&steps),

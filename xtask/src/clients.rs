@@ -1,9 +1,9 @@
 //! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`; the tests of
-//! memcached itself; SPDK's client at the control socket; Chromium at the live page; the Python module; NBD clients on
-//! `nvlane attach nbd`; and programs over libnvlane, fio with its engine among them.
+//! memcached itself; SPDK's client at the control socket; Chromium at the live page; the Python module; programs on
+//! `nvlane attach nbd` and `nvlane attach fuse`, and servers of other protocols as storage; and programs over libnvlane, fio with its engine among them.
 
+mod bridges;
 mod c_library;
-mod nbd;
 mod own_tests;
 
 use std::fs::{self, File};
@@ -110,9 +110,9 @@ impl Options {
         Self { names: vec![PYTHON_TORCH.to_owned()], ..Self::default() }
     }
 
-    /// NBD servers as storage, with their faults, for longer.
-    pub(crate) fn nbd_storage() -> Self {
-        Self { names: vec![nbd::LONG_SUITE.name.to_owned()], ..Self::default() }
+    /// NBD servers as storage, with their faults, for longer; bridges without their network.
+    pub(crate) fn long_bridges() -> Self {
+        Self { names: bridges::LONG_SUITES.map(|suite| suite.name.to_owned()).into(), ..Self::default() }
     }
 
     /// Chromium at the live page.
@@ -135,19 +135,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let runs_python_module = is_chosen(&PYTHON_MODULE);
     let runs_python_torch = options.names.iter().any(|name| name == PYTHON_TORCH);
     let runs_live_page = !options.names.is_empty() && is_chosen(&LIVE_PAGE);
-    let mut nbd_suites: Vec<_> = nbd::SUITES.into_iter().filter(|suite| is_chosen(&suite.name)).collect();
-    if options.names.iter().any(|name| name == nbd::LONG_SUITE.name) {
-        nbd_suites.push(nbd::LONG_SUITE);
-    }
+    let mut bridge_suites: Vec<_> =
+        bridges::SUITES.into_iter().filter(|suite| is_chosen(&suite.name)).collect();
+    let is_named = |suite: &bridges::Suite| options.names.iter().any(|name| name == suite.name);
+    bridge_suites.extend(bridges::LONG_SUITES.into_iter().filter(is_named));
     let c_suites: Vec<_> = c_library::SUITES.into_iter().filter(|(name, _)| is_chosen(name)).collect();
     let runs_others =
-        runs_python_module || runs_python_torch || !nbd_suites.is_empty() || !c_suites.is_empty();
+        runs_python_module || runs_python_torch || !bridge_suites.is_empty() || !c_suites.is_empty();
     ensure!(
         !suites.is_empty() || runs_own_tests || runs_spdk_rpc || runs_live_page || runs_others,
         "no suite is called {}; there are {OWN_TESTS}, {SPDK_RPC}, {LIVE_PAGE}, {PYTHON_MODULE}, {PYTHON_TORCH}, {}, {}, {}",
         options.names.join(" or "),
         SUITES.join(", "),
-        nbd::SUITES.map(|suite| suite.name).join(", "),
+        bridges::SUITES.map(|suite| suite.name).join(", "),
         c_library::SUITES.map(|(name, _)| name).join(", ")
     );
     let engines = ENGINES.iter().filter(|engine| options.engine.as_ref().is_none_or(|only| only == *engine));
@@ -177,11 +177,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             ensure!(is_good, "failed: {PYTHON_TORCH}; its log is in {}", dir.display());
         }
     }
-    if !nbd_suites.is_empty() {
-        nbd::install()?;
-        for suite in nbd_suites.iter().flat_map(|suite| std::iter::repeat_n(suite, options.times as usize)) {
+    if !bridge_suites.is_empty() {
+        bridges::install()?;
+        for suite in bridge_suites.iter().flat_map(|suite| std::iter::repeat_n(suite, options.times as usize))
+        {
             let dir = new_dir(target_dir().join("clients").join(suite.name))?;
-            let is_good = show(suite.name, "", "nbd", &dir, || nbd::run(&nvlane, suite, &dir))?;
+            let is_good = show(suite.name, "", "bridge", &dir, || bridges::run(&nvlane, suite, &dir))?;
             ensure!(is_good, "failed: {}; its log is in {}", suite.name, dir.display());
         }
     }

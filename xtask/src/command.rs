@@ -50,7 +50,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// The profile of programs that compute for minutes, or that an emulated machine runs.
+/// The profile of programs that compute for minutes, or that emulated machines of `make soak` run.
 pub(crate) const OPTIMIZED: &str = "tested";
 
 /// Builds programs that tests run as processes, as their tests build them.
@@ -72,7 +72,7 @@ pub(crate) fn program(name: &str) -> Result<PathBuf> {
     Ok(program_path(name))
 }
 
-/// Builds programs that compute for minutes, or that an emulated machine runs.
+/// Builds programs that compute for minutes, or that emulated machines of `make soak` run.
 pub(crate) fn build_optimized(names: &[&str]) -> Result<()> {
     run(&mut build_of(names, OPTIMIZED))
 }

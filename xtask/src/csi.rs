@@ -95,7 +95,7 @@ impl Tools {
         let stamp = python.join("installed");
         let wanted = PYTHON_PACKAGES.join("\n");
         if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-            deps::virtual_environment(&python)?;
+            deps::virtual_environment(&python, "python3")?;
             let pip = python.join("bin/pip");
             let has_go = is_new_enough(Path::new("go"));
             let packages = if has_go { &PYTHON_PACKAGES[1..] } else { &PYTHON_PACKAGES[..] };

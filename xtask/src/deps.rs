@@ -43,8 +43,11 @@ pub(crate) const BROWSER_PROGRAMS: &[Program] = &[
 pub(crate) const NBD_PROGRAMS: &[Program] = &[
     ("nbdcopy", "libnbd-bin", "NBD's own clients"),
     ("qemu-img", "qemu-utils", "qemu's NBD client and server"),
+    ("qemu-storage-daemon", "qemu-system-common", "vhost-user devices"),
     ("nbdkit", "nbdkit", "an NBD server with faults"),
-    ("fio", "fio", "verified load over NBD"),
+    ("fio", "fio", "verified load over NBD and on files"),
+    ("sqlite3", "sqlite3", "a database on a file of attach fuse"),
+    ("fusermount3", "fuse3", "mounting for users without rights"),
     ("/usr/lib/python3/dist-packages/nbd.py", "python3-libnbd", "libnbd from Python"),
 ];
 
@@ -103,9 +106,9 @@ const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 /// # Errors
 /// A program is missing that this user cannot install; the message names the command.
 pub(crate) fn install() -> Result<()> {
-    for programs in [PROGRAMS, NBD_PROGRAMS, C_PROGRAMS] {
-        install_programs(programs)?;
-    }
+    // At once: each call of apt-get has lists to read and triggers to run.
+    let programs = [PROGRAMS, CLIENT_PROGRAMS, NBD_PROGRAMS, C_PROGRAMS, PACKAGE_PROGRAMS, STRACE, VALGRIND];
+    install_programs(&programs.concat())?;
     rust_components()?;
     install_clients()?;
     lab(&[])
@@ -166,7 +169,7 @@ pub(crate) fn install_clients() -> Result<Clients> {
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(clients);
     }
-    virtual_environment(&place)?;
+    virtual_environment(&place, "python3")?;
     let pip = |arguments: &[&str]| {
         let mut command = Command::new(&python);
         command.args(["-m", "pip", "--quiet", "--disable-pip-version-check"]).args(arguments);
@@ -194,17 +197,17 @@ pub(crate) fn install_clients() -> Result<Clients> {
     Ok(clients)
 }
 
-/// Makes an empty virtual environment of Python.
+/// Makes an empty virtual environment of an interpreter of Python.
 ///
 /// # Errors
 /// As [`install`].
-pub(crate) fn virtual_environment(place: &Path) -> Result<()> {
+pub(crate) fn virtual_environment(place: &Path, interpreter: &str) -> Result<()> {
     let has_venv =
-        Command::new("python3").args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status();
+        Command::new(interpreter).args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status();
     if !has_venv.is_ok_and(|status| status.success()) {
         install_debian(&["python3-venv"])?;
     }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(place))
+    run(Command::new(interpreter).args(["-m", "venv", "--clear"]).arg(place))
 }
 
 /// Releases of Debian among which a version of memcached's sources is sought.
@@ -309,14 +312,20 @@ fn upstream(package: &str) -> &str {
     version.rsplit_once('-').map_or(version, |(version, _)| version)
 }
 
-/// Installs the tools that count instructions, and returns the path of gungraun's runner.
+/// Installs the tool that counts instructions.
 ///
 /// # Errors
 /// As [`install`].
-pub(crate) fn install_for_counting() -> Result<PathBuf> {
-    install_programs(VALGRIND)?;
-    // Its version must match the crate that the bench uses.
-    exact_tool("gungraun-runner", &locked_version("gungraun")?, &[])
+pub(crate) fn install_for_counting() -> Result<()> {
+    install_programs(VALGRIND)
+}
+
+/// Installs the exerciser of file systems, and returns its path.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_fsx() -> Result<PathBuf> {
+    exact_tool("fsx", "0.3.2", &[])
 }
 
 /// Installs this version of a program from the registry, unless it is there, and returns its path.
@@ -333,15 +342,6 @@ fn exact_tool(name: &str, version: &str, options: &[&str]) -> Result<PathBuf> {
     let mut install = cargo(&["install", "--locked", "--quiet", name, "--version", version]);
     run(install.args(options).arg("--root").arg(&tools))?;
     Ok(ours)
-}
-
-/// The version of a crate in `Cargo.lock`.
-fn locked_version(name: &str) -> Result<String> {
-    let lock = std::fs::read_to_string(root().join("Cargo.lock")).context("Cargo.lock")?;
-    let of_crate = lock.split("[[package]]").find(|entry| entry.contains(&format!("\nname = \"{name}\"\n")));
-    let line = of_crate.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("version = ")));
-    let version = line.with_context(|| format!("Cargo.lock does not name {name}"))?;
-    Ok(version.trim_matches('"').to_owned())
 }
 
 /// Installs the fuzzing tools.
@@ -383,6 +383,7 @@ pub(crate) fn install_programs(programs: &[Program]) -> Result<()> {
         println!("missing: {name} ({package}), for {purpose}");
     }
     let mut packages: Vec<_> = missing.iter().map(|(_, package, _)| *package).collect();
+    packages.sort_unstable();
     packages.dedup();
     if packages.is_empty() { Ok(()) } else { install_debian(&packages) }
 }
@@ -401,7 +402,11 @@ fn update_package_lists() -> Result<()> {
     run(Command::new("apt-get").args(["update", "-qq"]))
 }
 
-fn rust_components() -> Result<()> {
+/// Installs the components of the Rust toolchain that are missing.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn rust_components() -> Result<()> {
     let is_missing = |component: &&&str| {
         let name = component.trim_start_matches("rust");
         let mut version = crate::command::cargo(&[name, "--version"]);

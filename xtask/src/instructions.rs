@@ -5,14 +5,14 @@
 //! wider limit and reports that.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::command::{cargo, output_of, root, run as run_command, target_dir};
+use crate::command::{cargo, output_of, root, run as run_command, target_dir, text_of};
 use crate::deps;
 
 /// Options of `cargo xtask instructions`.
@@ -74,8 +74,8 @@ struct Baseline {
 /// # Errors
 /// A case exceeds its limit, or is not in the baseline.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let runner = deps::install_for_counting()?;
-    let now = Baseline { instructions: count(&runner)?, tools: Tools::here()? };
+    deps::install_for_counting()?;
+    let now = Baseline { instructions: count()?, tools: Tools::here()? };
     let path = root().join(BASELINE);
     if options.accept {
         let text = serde_json::to_string_pretty(&now).context("a baseline as JSON")?;
@@ -137,39 +137,34 @@ fn compare(accepted: &Baseline, now: &Baseline) -> (Vec<String>, Vec<String>) {
     (lines, faults)
 }
 
-/// Runs the bench and parses its output.
-fn count(runner: &Path) -> Result<BTreeMap<String, f64>> {
-    let results = target_dir().join("gungraun/nvlane-proto/instructions");
-    if results.exists() {
-        std::fs::remove_dir_all(&results).with_context(|| results.display().to_string())?;
-    }
+/// Counts each case of the bench.
+fn count() -> Result<BTreeMap<String, f64>> {
     // As released. The package alone: its dependencies are few.
-    let mut bench =
-        cargo(&["bench", "--locked", "--package", "nvlane-proto", "--bench", "instructions", "--"]);
-    // The bench's own output is long and about caches.
-    bench.arg("--save-summary=json").env("GUNGRAUN_RUNNER", runner).stdout(Stdio::null());
-    run_command(&mut bench)?;
+    let mut build =
+        cargo(&["bench", "--no-run", "--locked", "--package", "nvlane-proto", "--bench", "instructions"]);
+    let messages = text_of(build.arg("--message-format=json-render-diagnostics"))?;
+    let bench = messages.lines().rev().find_map(executable).context("cargo names no program")?;
+    let profile = target_dir().join("callgrind.out");
     let mut counts = BTreeMap::new();
-    for group in entries(&results)? {
-        for case in entries(&group)? {
-            let name = case.file_name().context("a directory")?.to_string_lossy().into_owned();
-            let path = case.join("summary.json");
-            let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            let summary: Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-            let total = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"]["new"];
-            let total = total.as_f64().with_context(|| format!("{} has no count", path.display()))?;
-            // In tenths: smaller changes are not worth a line of a diff.
-            counts.insert(name, (total / BATCH * 10.0).round() / 10.0);
-        }
+    for case in text_of(&mut Command::new(&bench))?.lines() {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=callgrind", "--quiet", "--collect-atstart=no", "--toggle-collect=*counted*"]);
+        valgrind.arg(format!("--callgrind-out-file={}", profile.display()));
+        run_command(valgrind.arg(&bench).arg(case))?;
+        let text = std::fs::read_to_string(&profile).with_context(|| profile.display().to_string())?;
+        let total = text.lines().find_map(|line| line.strip_prefix("summary: ")?.parse::<f64>().ok());
+        let total = total.filter(|&total| total > 0.0).with_context(|| format!("{case} has no count"))?;
+        // In tenths: smaller changes are not worth a line of a diff.
+        counts.insert(case.to_owned(), (total / BATCH * 10.0).round() / 10.0);
     }
     ensure!(!counts.is_empty(), "nothing was counted");
     Ok(counts)
 }
 
-fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
-    let read = std::fs::read_dir(directory).with_context(|| directory.display().to_string())?;
-    let paths: Vec<_> = read.collect::<Result<Vec<_>, _>>()?.iter().map(std::fs::DirEntry::path).collect();
-    Ok(paths.into_iter().filter(|path| path.is_dir()).collect())
+/// The program that one of cargo's messages names.
+fn executable(message: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    Some(message["executable"].as_str()?.into())
 }
 
 impl Tools {

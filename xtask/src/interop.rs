@@ -14,6 +14,7 @@ mod target;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,9 @@ use guest::Guest;
 use outside::Outside;
 use target::Target;
 
-use crate::command::{build_optimized, last_lines, optimized_program, root, target_dir};
+use crate::command::{
+    build_optimized, last_lines, optimized_program, program, root, run as run_command, target_dir,
+};
 use crate::{csi, deps};
 
 /// The kernels that are tried unless others are named.
@@ -54,7 +57,8 @@ pub(crate) struct Options {
     /// Engine of the target under test: uring or epoll
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
-    /// Also run the behaviours that `make test` leaves to `make soak`, which --list marks
+    /// Also run the behaviours that `make test` leaves to `make soak`, which --list marks, and every part of the others,
+    /// as of behaviours that are named
     #[arg(long)]
     soak: bool,
     /// Test the laboratory itself, with nvmet in place of nvlane
@@ -120,6 +124,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let session = Session {
         queue: Mutex::new(queue),
         nvlane,
+        is_whole: options.soak || !options.names.is_empty(),
         extra: options.engine.iter().flat_map(|engine| ["--engine".to_owned(), engine.clone()]).collect(),
         dir: target_dir().join("interop"),
         reports: Mutex::default(),
@@ -159,6 +164,8 @@ struct Session<'a> {
     queue: Mutex<Vec<Item<'a>>>,
     /// The binary under test; none in a self-check.
     nvlane: Option<PathBuf>,
+    /// Whether every part of a behaviour is tried.
+    is_whole: bool,
     extra: Vec<String>,
     dir: PathBuf,
     reports: Mutex<Vec<Report>>,
@@ -261,6 +268,9 @@ impl<'a> Session<'a> {
             ("UUID_PREFIX", target::UUID_PREFIX.to_owned()),
             ("NAMESPACES", namespaces.join(" ")),
         ];
+        if self.is_whole {
+            variables.push(("WHOLE", "yes".to_owned()));
+        }
         let mut target = None;
         match (behaviour.side, &self.nvlane) {
             (Side::LinuxHost, Some(nvlane)) => {
@@ -372,8 +382,13 @@ fn binary(options: &Options, chosen: &[&Behaviour]) -> Result<PathBuf> {
     // Emulated guests run it, too; those of `make soak` also the laboratory and the driver for Kubernetes beside it.
     if chosen.iter().any(|behaviour| behaviour.soak_only) {
         build_optimized(&["nvlane-lab", "nvlane-csi"])?;
+        return optimized_program("nvlane");
     }
-    optimized_program("nvlane")
+    // Without symbols: a guest reads it from a shared directory.
+    let stripped = target_dir().join("interop/nvlane");
+    fs::create_dir_all(target_dir().join("interop"))?;
+    run_command(Command::new("strip").arg("-o").arg(&stripped).arg(program("nvlane")?))?;
+    Ok(stripped)
 }
 
 /// The first sentence of a script's head.

@@ -66,6 +66,8 @@ enum Task {
     CHeader(c_library::HeaderOptions),
     /// libnvlane, and the engine with which the installed fio uses it: lib/fio/nvlane.so
     FioEngine(c_library::EngineOptions),
+    /// libnvlane, and the plugin with which NIXL uses it: lib/nixl/libplugin_NVLANE.so
+    NixlPlugin(c_library::PluginOptions),
     /// The code of the driver's protocol, from the definition of the Container Storage Interface
     CsiProto(csi::ProtoOptions),
     /// The real host and target under virtual time: many seeds, or one
@@ -122,6 +124,7 @@ fn main() -> ExitCode {
         Task::CLibrary(options) => c_library::install(&options),
         Task::CHeader(options) => c_library::header(&options),
         Task::FioEngine(options) => c_library::fio_engine(&options),
+        Task::NixlPlugin(options) => c_library::nixl_plugin(&options),
         Task::CsiProto(options) => csi::proto(&options),
         Task::Sim(options) => sim::run(&options),
         Task::ProductBugs(options) => product_bugs::run(&options),

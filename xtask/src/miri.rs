@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::command::{cargo, root, run as run_command, target_dir};
 use crate::deps;
 
-/// Crates with unsafe code, but for the calls of the libraries of TLS and of Ceph, the block of signals before `main`, the Python
+/// Crates with unsafe code, but for ublk, which is system calls alone, the calls of the libraries of TLS and of Ceph, the block of signals before `main`, the Python
 /// module, and the C library, whose programs run under memcheck (`interop/c/programs.sh`).
 const UNSAFE_CRATES: [&str; 4] = ["nvlane-allocators", "nvlane-linux", "nvlane-memory", "nvlane-reactor"];
 

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use crate::command::{cargo, run as run_command};
 use crate::step::{Step, run_one, run_steps};
 use crate::{
     c_library, ceph, clients, coverage, csi, deps, fuzz, interop, miri, package, product_bugs, sim, torture,
@@ -30,7 +31,8 @@ const STEPS: &[Step] = &[
     Step::new("half an hour of everything", 1900, || torture::soak(0.5)),
     Step::new("interop", 1200, || interop::run(&interop::Options::soak("uring"))),
     Step::new("interop, epoll", 1200, || interop::run(&interop::Options::soak("epoll"))),
-    Step::new("NBD servers as storage", 180, || clients::run(&clients::Options::nbd_storage())),
+    Step::new("lost targets", 600, lost_targets),
+    Step::new("bridges and NBD servers", 360, || clients::run(&clients::Options::long_bridges())),
     Step::new("live page", 180, || clients::run(&clients::Options::live_page())),
     Step::new("Python wheel", 900, || wheel::build(&wheel::Options::checked())),
     Step::new("Python module with torch", 1200, || clients::run(&clients::Options::python_torch())),
@@ -52,4 +54,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (None, Some(name)) => run_one(STEPS, name),
         (None, None) => run_steps(STEPS),
     }
+}
+
+/// One of three targets, killed or stopped a hundred times under load, without and with second copies.
+fn lost_targets() -> Result<()> {
+    let mut tests = cargo(&["test", "--locked", "--workspace", "--test", "command", "--", "--nocapture"]);
+    run_command(tests.arg("spread::a_lost").env("NVLANE_SPREAD_KILLS", "100"))
 }

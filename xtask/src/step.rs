@@ -23,18 +23,24 @@ pub(crate) struct Step {
     budget_s: u64,
     run: fn() -> Result<()>,
     is_beside: bool,
+    needs_those_beside: bool,
 }
 
 impl Step {
     /// A step on its own.
     pub(crate) const fn new(name: &'static str, budget_s: u64, run: fn() -> Result<()>) -> Self {
-        Self { name, budget_s, run, is_beside: false }
+        Self { name, budget_s, run, is_beside: false, needs_those_beside: false }
     }
 
     /// A step beside the steps that follow, at a lower priority, one after the other. Its output is printed when a step beside it
     /// has ended.
     pub(crate) const fn beside(self) -> Self {
         Self { is_beside: true, ..self }
+    }
+
+    /// A step that begins when all steps beside it have ended.
+    pub(crate) const fn after_those_beside(self) -> Self {
+        Self { needs_those_beside: true, ..self }
     }
 }
 
@@ -66,6 +72,12 @@ pub(crate) fn run_steps(steps: &[Step]) -> Result<()> {
         if step.is_beside {
             beside.add(*step);
             continue;
+        }
+        if step.needs_those_beside {
+            ended.extend(beside.all_ended());
+            if ended.iter().any(|step| step.result.is_err()) {
+                break;
+            }
         }
         println!("== {}", step.name);
         let start = Instant::now();
@@ -111,6 +123,8 @@ struct Beside {
     /// `None` once no more are added.
     queue: Option<Sender<Step>>,
     ended: Receiver<(Step, Duration, io::Result<ExitStatus>)>,
+    /// Steps that have not ended.
+    count: usize,
     /// Set when those that have not begun are left out.
     stops: Arc<AtomicBool>,
 }
@@ -131,20 +145,30 @@ impl Beside {
                 let _ = tell.send((step, start.elapsed(), status));
             }
         });
-        Self { queue: Some(queue), ended, stops }
+        Self { queue: Some(queue), ended, count: 0, stops }
     }
 
     /// Adds a step, which runs when those before it have ended.
-    fn add(&self, step: Step) {
+    fn add(&mut self, step: Step) {
         if let Some(queue) = &self.queue {
             // The thread takes steps until there is no queue.
             let _ = queue.send(step);
+            self.count += 1;
         }
     }
 
     /// The steps that have ended by now, whose output is printed.
-    fn ended(&self) -> Vec<Ended> {
-        self.ended.try_iter().map(printed).collect()
+    fn ended(&mut self) -> Vec<Ended> {
+        let ended: Vec<_> = self.ended.try_iter().map(printed).collect();
+        self.count -= ended.len();
+        ended
+    }
+
+    /// Waits for the steps that have not ended.
+    fn all_ended(&mut self) -> Vec<Ended> {
+        let ended: Vec<_> = self.ended.iter().take(self.count).map(printed).collect();
+        self.count = 0;
+        ended
     }
 
     /// Waits for all steps, or for the one that runs if the others are left out.
@@ -178,4 +202,27 @@ fn printed((step, took, status): (Step, Duration, io::Result<ExitStatus>)) -> En
 
 fn log_path(step: Step) -> PathBuf {
     target_dir().join("steps").join(step.name.replace(' ', "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_needs_those_beside_does_not_begin_when_one_of_them_has_failed() {
+        static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+        let steps = [
+            // This test program, which has no such command.
+            Step::new("unknown", 1, || Ok(())).beside(),
+            Step::new("first", 1, || Ok(())),
+            Step::new("second", 1, || {
+                HAS_BEGUN.store(true, Ordering::Relaxed);
+                Ok(())
+            })
+            .after_those_beside(),
+        ];
+        let error = run_steps(&steps).expect_err("one fails");
+        assert_eq!(error.to_string(), "step unknown failed");
+        assert!(!HAS_BEGUN.load(Ordering::Relaxed));
+    }
 }

@@ -31,20 +31,20 @@ pub(crate) fn flood(options: &Options) -> Result<()> {
     run("flood", &options.arguments)
 }
 
-/// The torture part of `make test`: on each engine a hundred kills of a target with blocks, forty of one with keys and
+/// The torture part of `make test`: on each engine forty kills of a target with blocks, twenty of one with keys and
 /// values, and a flood.
 ///
 /// # Errors
 /// As [`crash_loop`] and [`flood`].
 pub(crate) fn run_some() -> Result<()> {
-    for (of, kills) in [("blocks", "100"), ("pairs", "40")] {
+    for (of, kills) in [("blocks", "40"), ("pairs", "20")] {
         run("crash-loop", &["--of", of, "--kills", kills].map(str::to_owned))?;
     }
     let flood = ["--half-open", "1000", "--slow", "8", "--seconds", "2", "--untimed"];
     run("flood", &flood.map(String::from))
 }
 
-/// The torture part of `make soak`: ten times as many kills, and all floods with their bars of time.
+/// The torture part of `make soak`: twenty times as many kills, and all floods with their bars of time.
 ///
 /// # Errors
 /// As [`crash_loop`] and [`flood`].

@@ -13,8 +13,14 @@ use crate::deps::virtual_environment;
 const MATURIN: &str = "maturin==1.16.0";
 
 /// What the tests of the module use.
-const TEST_PACKAGES: [&str; 5] =
-    ["pytest==8.4.2", "numpy==2.2.6", "fsspec==2025.9.0", "mypy==1.18.2", "typing_extensions==4.15.0"];
+const TEST_PACKAGES: [&str; 6] = [
+    "pytest==8.4.2",
+    "numpy==2.2.6; python_version < '3.14'",
+    "numpy==2.3.5; python_version >= '3.14'",
+    "fsspec==2025.9.0",
+    "mypy==1.18.2",
+    "typing_extensions==4.15.0",
+];
 
 /// What the tests with models use: several gigabytes, so that no other step installs them.
 const TORCH_PACKAGES: [&str; 4] = ["pytest==8.4.2", "numpy==2.2.6", "torch==2.15.0", "transformers==5.24.0"];
@@ -79,17 +85,17 @@ pub(crate) fn build(options: &Options) -> Result<()> {
     }
     fs::remove_dir(&built)?;
     if options.check {
-        check(&made)?;
+        check(&made, options.interpreter.as_deref().unwrap_or("python3"))?;
     }
     Ok(())
 }
 
-/// Installs each of these in a new environment. The wheel's runs the tests.
-fn check(made: &[PathBuf]) -> Result<()> {
+/// Installs each of these in a new environment of an interpreter. The wheel's runs the tests.
+fn check(made: &[PathBuf], interpreter: &str) -> Result<()> {
     for path in made {
         let is_wheel = path.extension().is_some_and(|extension| extension == "whl");
         let place = target_dir().join("tools/wheel-check");
-        virtual_environment(&place)?;
+        virtual_environment(&place, interpreter)?;
         let python = place.join("bin/python");
         pip(&python, &[&path.display().to_string()])?;
         let mut import = Command::new(&python);
@@ -117,7 +123,7 @@ fn environment(place: &Path, packages: &[&str]) -> Result<PathBuf> {
     let python = place.join("bin/python");
     let (stamp, wanted) = (place.join("installed"), packages.join("\n"));
     if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-        virtual_environment(place)?;
+        virtual_environment(place, "python3")?;
         pip(&python, packages)?;
         fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
     }

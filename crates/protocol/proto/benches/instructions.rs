@@ -1,13 +1,13 @@
 //! Instructions that codec, queue and caravan of one side spend on a command of 4 KiB, counted by valgrind.
 //!
 //! Each case is [`BATCH`] commands that come in one receive and leave in one caravan. `cargo xtask instructions`
-//! installs what this needs, runs it, and compares the instructions per command with `instructions.json`.
+//! installs what this needs, runs each case in valgrind, and compares the instructions per command with
+//! `instructions.json`. Without an argument the program lists its cases.
 
 #![allow(missing_docs, clippy::cast_possible_truncation)]
 
 use std::hint::black_box;
 
-use gungraun::{library_benchmark, library_benchmark_group, main};
 use nvlane_proto::controller_queue::{Event, QueueSettings};
 use nvlane_proto::handshake::{ControllerOffer, HostOffer};
 use nvlane_proto::host_queue::{End, Transfer};
@@ -214,36 +214,6 @@ fn asked_writes(digests: Digests) -> (Target, Vec<u8>) {
     (target, answer)
 }
 
-#[library_benchmark(setup = reads)]
-#[bench::plain(Digests::empty())]
-#[bench::header_digest(Digests::HEADER)]
-fn controller_serves_reads(mut target: Target) -> Target {
-    target.serve_reads();
-    target
-}
-
-#[library_benchmark(setup = in_capsule_writes)]
-#[bench::plain(Digests::empty())]
-#[bench::both_digests(Digests::all())]
-fn controller_serves_in_capsule_writes(mut target: Target) -> Target {
-    target.serve_writes();
-    target
-}
-
-#[library_benchmark(setup = writes)]
-#[bench::plain(Digests::empty())]
-fn controller_asks_for_writes(mut target: Target) -> Target {
-    target.ask();
-    target
-}
-
-#[library_benchmark(setup = asked_writes)]
-#[bench::plain(Digests::empty())]
-fn controller_receives_writes((mut target, input): (Target, Vec<u8>)) -> (Target, Vec<u8>) {
-    target.receive(&input);
-    (target, input)
-}
-
 /// A host's lane without its socket.
 struct Host {
     queue: HostQueue<Vec<u8>>,
@@ -411,43 +381,6 @@ fn host_of_r2ts(digests: Digests) -> (Host, Vec<u8>) {
     (host, r2ts(digests, &cids))
 }
 
-#[library_benchmark(setup = host_in_capsule)]
-#[bench::plain(Digests::empty())]
-#[bench::header_digest(Digests::HEADER)]
-fn host_submits_reads(mut host: Host) -> Host {
-    host.submit(READ);
-    host
-}
-
-#[library_benchmark(setup = host_of_read_answers)]
-#[bench::plain(Digests::empty(), false)]
-#[bench::success(Digests::empty(), true)]
-fn host_receives_reads((mut host, input): (Host, Vec<u8>)) -> (Host, Vec<u8>) {
-    host.receive(&input);
-    (host, input)
-}
-
-#[library_benchmark(setup = host_in_capsule)]
-#[bench::plain(Digests::empty())]
-fn host_submits_in_capsule_writes(mut host: Host) -> Host {
-    host.submit(WRITE);
-    host
-}
-
-#[library_benchmark(setup = host_of_responses)]
-#[bench::plain(Digests::empty())]
-fn host_receives_responses((mut host, input): (Host, Vec<u8>)) -> (Host, Vec<u8>) {
-    host.receive(&input);
-    (host, input)
-}
-
-#[library_benchmark(setup = host_of_r2ts)]
-#[bench::plain(Digests::empty())]
-fn host_serves_r2ts((mut host, input): (Host, Vec<u8>)) -> (Host, Vec<u8>) {
-    host.serve(&input);
-    (host, input)
-}
-
 fn warm_caravan() -> Caravan<Payload> {
     let mut caravan = Caravan::default();
     (0..4).for_each(|_| one_caravan(&mut caravan));
@@ -479,34 +412,55 @@ fn one_caravan(caravan: &mut Caravan<Payload>) {
     });
 }
 
-#[library_benchmark(setup = warm_caravan)]
-#[bench::plain()]
-fn caravan_of_reads(mut caravan: Caravan<Payload>) -> Caravan<Payload> {
-    one_caravan(&mut caravan);
-    caravan
+/// The cases by name: a batch of commands, and how its queue is set up.
+const CASES: [(&str, fn()); 14] = [
+    ("controller_serves_reads.plain", || run(reads(Digests::empty()), Target::serve_reads)),
+    ("controller_serves_reads.header_digest", || run(reads(Digests::HEADER), Target::serve_reads)),
+    ("controller_serves_in_capsule_writes.plain", || {
+        run(in_capsule_writes(Digests::empty()), Target::serve_writes);
+    }),
+    ("controller_serves_in_capsule_writes.both_digests", || {
+        run(in_capsule_writes(Digests::all()), Target::serve_writes);
+    }),
+    ("controller_asks_for_writes.plain", || run(writes(Digests::empty()), Target::ask)),
+    ("controller_receives_writes.plain", || {
+        run(asked_writes(Digests::empty()), |(target, input)| target.receive(input));
+    }),
+    ("host_submits_reads.plain", || run(host_in_capsule(Digests::empty()), |host| host.submit(READ))),
+    ("host_submits_reads.header_digest", || run(host_in_capsule(Digests::HEADER), |host| host.submit(READ))),
+    ("host_receives_reads.plain", || run(host_of_read_answers(Digests::empty(), false), receive)),
+    ("host_receives_reads.success", || run(host_of_read_answers(Digests::empty(), true), receive)),
+    ("host_submits_in_capsule_writes.plain", || {
+        run(host_in_capsule(Digests::empty()), |host| host.submit(WRITE));
+    }),
+    ("host_receives_responses.plain", || run(host_of_responses(Digests::empty()), receive)),
+    ("host_serves_r2ts.plain", || run(host_of_r2ts(Digests::empty()), |(host, input)| host.serve(input))),
+    ("caravan_of_reads.plain", || run(warm_caravan(), one_caravan)),
+];
+
+fn receive((host, input): &mut (Host, Vec<u8>)) {
+    host.receive(input);
 }
 
-library_benchmark_group!(
-    name = controller,
-    benchmarks = [
-        controller_serves_reads,
-        controller_serves_in_capsule_writes,
-        controller_asks_for_writes,
-        controller_receives_writes
-    ]
-);
+fn run<Input>(mut input: Input, case: fn(&mut Input)) {
+    counted(case, &mut input);
+    black_box(&input);
+}
 
-library_benchmark_group!(
-    name = host,
-    benchmarks = [
-        host_submits_reads,
-        host_receives_reads,
-        host_submits_in_capsule_writes,
-        host_receives_responses,
-        host_serves_r2ts
-    ]
-);
+/// Valgrind counts from the entry of this function to its return: not what sets up the input, nor what drops it.
+#[inline(never)]
+fn counted<Input>(case: fn(&mut Input), input: &mut Input) {
+    case(input);
+}
 
-library_benchmark_group!(name = caravan, benchmarks = caravan_of_reads);
-
-main!(library_benchmark_groups = [controller, host, caravan]);
+fn main() {
+    // cargo's own options begin with dashes.
+    match std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
+        None => CASES.iter().for_each(|(name, _)| println!("{name}")),
+        Some(wanted) => {
+            let case = CASES.iter().find(|(name, _)| *name == wanted);
+            let (_, run) = case.unwrap_or_else(|| panic!("no case is called {wanted}"));
+            run();
+        }
+    }
+}
