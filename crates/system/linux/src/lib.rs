@@ -4,7 +4,7 @@
 //! |---|---|
 //! | Machine, process and threads | `machine_memory`, `placement` (cores, priorities), `descriptors`, `signals` |
 //! | Time and chance | `moment`, [`random`], [`randomness`] |
-//! | Files | [`small_file`], [`whole_file`], `file_lock` |
+//! | Files | [`small_file`], [`whole_file`], [`mounts`], `file_lock` |
 //! | Sockets and network devices | [`private_socket`], [`socket_option`], `passed_sockets` (socket activation), `interface`, `netlink_options`, `ethtool_ioctl`, `sock_ops` (BPF) |
 //!
 //! The unsafe code makes system calls: in `ethtool_ioctl`, `file_lock`, `netlink_options`, `passed_sockets`, `placement`,
@@ -18,6 +18,7 @@ mod file_lock;
 mod interface;
 mod machine_memory;
 mod moment;
+pub mod mounts;
 mod netlink_options;
 mod passed_sockets;
 mod placement;

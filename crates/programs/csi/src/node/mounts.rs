@@ -1,85 +1,41 @@
-//! What is mounted: `/proc/self/mountinfo`.
+//! Which mounts are of namespaces' disks.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::Path;
 
-/// A mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mount {
-    /// The part of its file system that is mounted: `/`, or a directory or file for a bind mount.
-    pub(crate) root: PathBuf,
-    /// Where it is.
-    pub(crate) at: PathBuf,
-    pub(crate) file_system: String,
-    /// The mounted device, such as `/dev/nvme0n1`.
-    pub(crate) source: PathBuf,
-    pub(crate) is_read_only: bool,
+pub(crate) use linux::mounts::{Mount, parse};
+
+/// A mount of a disk, or of its file.
+pub(crate) trait DiskMount {
+    /// Whether the device is mounted there, or its file.
+    fn is_of(&self, device: &Path) -> bool;
+
+    /// Whether it is the device's own file, as pods with a block volume have it.
+    fn is_file_of(&self, device: &Path) -> bool;
+
+    /// Whether it is of a namespace's disk, whichever that is.
+    fn is_of_volume(&self) -> bool;
 }
 
-impl Mount {
-    /// Whether the device is mounted there, or its file.
-    pub(crate) fn is_of(&self, device: &Path) -> bool {
+impl DiskMount for Mount {
+    fn is_of(&self, device: &Path) -> bool {
         self.source == device || self.is_file_of(device)
     }
 
-    /// Whether it is the device's own file, as pods with a block volume have it.
-    pub(crate) fn is_file_of(&self, device: &Path) -> bool {
-        self.device_file().is_some_and(|file| Some(file) == device.file_name())
+    fn is_file_of(&self, device: &Path) -> bool {
+        device_file(self).is_some_and(|file| Some(file) == device.file_name())
     }
 
-    /// Whether it is of a namespace's disk, whichever that is.
-    pub(crate) fn is_of_volume(&self) -> bool {
+    fn is_of_volume(&self) -> bool {
         let is_disk = |name: &OsStr| name.as_encoded_bytes().starts_with(b"nvme");
-        self.device_file().or_else(|| self.source.strip_prefix("/dev").ok()?.file_name()).is_some_and(is_disk)
-    }
-
-    /// The name of the device whose file is mounted.
-    fn device_file(&self) -> Option<&OsStr> {
-        let of_devices = self.file_system == "devtmpfs" || self.file_system == "tmpfs";
-        self.root.file_name().filter(|_| of_devices)
+        device_file(self).or_else(|| self.source.strip_prefix("/dev").ok()?.file_name()).is_some_and(is_disk)
     }
 }
 
-/// The mounts in the text of the kernel, in their order.
-pub(crate) fn parse(text: &[u8]) -> Vec<Mount> {
-    text.split(|byte| *byte == b'\n').filter_map(line).collect()
-}
-
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
-fn line(line: &[u8]) -> Option<Mount> {
-    let mut words = line.split(|byte| *byte == b' ');
-    let root = unescaped(words.nth(3)?);
-    let at = unescaped(words.next()?);
-    let options = words.next()?;
-    let mut behind = words.skip_while(|word| *word != b"-").skip(1);
-    let file_system = String::from_utf8_lossy(behind.next()?).into_owned();
-    let source = unescaped(behind.next()?);
-    let is_read_only = options.split(|byte| *byte == b',').any(|option| option == b"ro");
-    Some(Mount { root, at, file_system, source, is_read_only })
-}
-
-/// A path with spaces and the like as `\040`.
-fn unescaped(text: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, behind)) = rest.split_first() {
-        let digits =
-            behind.get(..3).filter(|digits| digits.iter().all(|digit| (b'0'..=b'7').contains(digit)));
-        let number = digits
-            .map(|digits| digits.iter().fold(0u32, |number, digit| number * 8 + u32::from(digit - b'0')));
-        match number.and_then(|number| u8::try_from(number).ok()).filter(|_| first == b'\\') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &behind[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = behind;
-            }
-        }
-    }
-    OsString::from_vec(bytes).into()
+/// The name of the device whose file is mounted.
+fn device_file(mount: &Mount) -> Option<&OsStr> {
+    let of_devices = mount.file_system == "devtmpfs" || mount.file_system == "tmpfs";
+    mount.root.file_name().filter(|_| of_devices)
 }
 
 #[cfg(test)]
@@ -87,20 +43,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_kernel_are_read_and_others_are_left_out() {
+    fn a_mount_is_of_a_device_or_of_its_file() {
         let text = b"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
-            90 22 259:1 / /var/lib/a\\040b\\134 ro,nosuid - xfs /dev/nvme0n1 rw,attr2\n\
-            91 22 0:5 /nvme1n1 /pods/1 rw master:2 propagate_from:3 - devtmpfs udev rw\nshort line\n\n";
+            90 22 259:1 / /var/lib/a ro,nosuid - xfs /dev/nvme0n1 rw,attr2\n\
+            91 22 0:5 /nvme1n1 /pods/1 rw master:2 propagate_from:3 - devtmpfs udev rw\n";
         let mounts = parse(text);
-        assert_eq!(mounts.len(), 3);
-        assert_eq!((mounts[0].at.as_path(), mounts[0].is_read_only), (Path::new("/"), false));
-        assert_eq!((mounts[1].at.as_path(), mounts[1].is_read_only), (Path::new("/var/lib/a b\\"), true));
         assert!(
             mounts[1].is_of(Path::new("/dev/nvme0n1")) && !mounts[1].is_file_of(Path::new("/dev/nvme0n1"))
         );
         assert!(mounts[2].is_of(Path::new("/dev/nvme1n1")) && !mounts[2].is_of(Path::new("/dev/nvme1n11")));
         assert!(!mounts[0].is_file_of(Path::new("/dev/vda")));
-        assert_eq!(mounts.iter().map(Mount::is_of_volume).collect::<Vec<_>>(), [false, true, true]);
-        assert!(!parse(&std::fs::read("/proc/self/mountinfo").expect("Linux has it")).is_empty());
+        assert_eq!(mounts.iter().map(DiskMount::is_of_volume).collect::<Vec<_>>(), [false, true, true]);
     }
 }

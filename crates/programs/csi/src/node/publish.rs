@@ -7,7 +7,7 @@ use std::path::Path;
 use tonic::Status;
 
 use super::Node;
-use super::mounts::Mount;
+use super::mounts::{DiskMount, Mount};
 use super::stage::path;
 use crate::capability::Use;
 use crate::csi_v1::volume_capability::access_mode::Mode;

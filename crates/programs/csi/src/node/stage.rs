@@ -7,6 +7,7 @@ use tonic::Status;
 
 use super::Node;
 use super::machine::Export;
+use super::mounts::DiskMount;
 use crate::authentication::Secrets;
 use crate::capability::{Access, FILE_SYSTEMS, Use};
 use crate::context::{ADDRESSES, NQN, SECRETS, UUID};

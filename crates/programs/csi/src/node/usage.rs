@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 
 use super::Node;
-use super::mounts::Mount;
+use super::mounts::{DiskMount, Mount};
 use crate::csi_v1::volume_usage::Unit;
 use crate::csi_v1::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
