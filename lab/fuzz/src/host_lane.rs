@@ -122,6 +122,7 @@ impl Caller {
             limits: Limits::new(cap, &identify).expect("a controller in order"),
             queue_pairs: 1,
             partition_count: 0,
+            has_long_values: false,
             inaccessible: Arc::new([]),
         };
         let settings = LaneSettings {

@@ -14,8 +14,8 @@ use crate::target::{Disk, Target};
 /// Blocks that it uses, at the end of the namespace.
 pub const BLOCKS: u64 = 16;
 
-/// Interval between its commands.
-const PACE: Duration = Duration::from_millis(1);
+/// Interval between its commands: much less than any pause that is wrong, and little work in rows that wait for 40 s.
+const PACE: Duration = Duration::from_millis(5);
 
 /// A host that continuously writes and reads blocks, or only reads if writing is not allowed.
 #[derive(Debug)]
@@ -127,5 +127,5 @@ fn work(io: &mut Queue, disk: Disk, may_write: bool, shared: &Shared) -> Check {
 /// A block with unique content.
 fn pattern(disk: Disk, lba: u64, round: u64) -> Vec<u8> {
     let words = [lba.to_le_bytes(), round.to_le_bytes()].concat();
-    words.into_iter().cycle().take(disk.block_bytes as usize).collect()
+    words.repeat(disk.block_bytes as usize / words.len())
 }

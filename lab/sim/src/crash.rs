@@ -257,7 +257,10 @@ impl Recorder {
                 let (first, count) = (offset_of(*offset) / SECTOR_BYTES, offset_of(*length) / SECTOR_BYTES);
                 (first..first + count).map(|sector| (sector, 0)).collect()
             }
-            Operation::Read { .. } | Operation::Sync { .. } | Operation::Await { .. } => Vec::new(),
+            Operation::Read { .. }
+            | Operation::Sync { .. }
+            | Operation::Await { .. }
+            | Operation::FindData { .. } => Vec::new(),
         }
     }
 
@@ -330,7 +333,10 @@ impl Recorder {
         }
         let buffer = match operation {
             Operation::Read { buffer, .. } | Operation::Write { buffer, .. } => Some(buffer),
-            Operation::Sync { .. } | Operation::Await { .. } | Operation::Allocate { .. } => None,
+            Operation::Sync { .. }
+            | Operation::Await { .. }
+            | Operation::Allocate { .. }
+            | Operation::FindData { .. } => None,
         };
         Some((ticket, Completion { token: ticket.0, result, buffer }))
     }
@@ -347,7 +353,10 @@ impl Recorder {
             Operation::Allocate { change: Zero, .. } if !self.abilities.zeroes => {
                 return Err(Errno::OPNOTSUPP.into());
             }
-            Operation::Allocate { .. } | Operation::Sync { .. } | Operation::Await { .. } => usize::MAX,
+            Operation::Allocate { .. }
+            | Operation::Sync { .. }
+            | Operation::Await { .. }
+            | Operation::FindData { .. } => usize::MAX,
         };
         match fault {
             Some(CallFault::Error(errno)) => Err(errno.into()),
@@ -572,7 +581,10 @@ impl Run<'_> {
         }
         let kept = self.io.stuck.as_ref().map_or(0, |stuck| match &stuck.operation {
             Operation::Read { buffer, .. } | Operation::Write { buffer, .. } => buffer.capacity(),
-            Operation::Sync { .. } | Operation::Await { .. } | Operation::Allocate { .. } => 0,
+            Operation::Sync { .. }
+            | Operation::Await { .. }
+            | Operation::Allocate { .. }
+            | Operation::FindData { .. } => 0,
         });
         let out = self.io.pool.capacity_bytes() - self.io.pool.free_bytes();
         if out > kept && self.begun.len() <= 1 {

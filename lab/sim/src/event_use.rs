@@ -295,14 +295,14 @@ impl EventUse {
         is_between: bool,
     ) {
         let is_switched = matches!(out, Some(EventStep::Enable(_)));
-        if result == AsyncEvent::SMART_SPARE.bits().into() {
+        if result == u64::from(AsyncEvent::SMART_SPARE.bits()) {
             shared.reach_event("event of storage without space");
             let reads = matches!(out, Some(EventStep::ReadHealth { .. }));
             self.of_space.on_event(shared, reads, is_switched);
             self.owed_ns = None;
             return;
         }
-        if result != AsyncEvent::NAMESPACE_ATTRIBUTE.bits().into() {
+        if result != u64::from(AsyncEvent::NAMESPACE_ATTRIBUTE.bits()) {
             shared.find(format!("an event that the host has not enabled: {result:#x}"));
         }
         let reads = matches!(out, Some(EventStep::Read { .. }));

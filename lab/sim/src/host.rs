@@ -42,6 +42,7 @@ use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
 use crate::shared::{Actor, Shared};
 use crate::tls_right::{Channel, Right};
+use crate::user_buffer::UserBuffer;
 
 /// The subsystem's name.
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:simulated";
@@ -136,7 +137,7 @@ pub(crate) struct Host {
 
 /// One lane of it.
 pub(crate) struct Lane {
-    pub(crate) core: LaneCore<Vec<u8>>,
+    pub(crate) core: LaneCore<UserBuffer>,
     pub(crate) actor: Actor,
     link: HostLink,
     inbox: VecDeque<(u64, ToLane)>,
@@ -718,7 +719,7 @@ impl Host {
         &mut self,
         shared: &mut Shared,
         number: usize,
-        done: &mut Vec<Completion<Vec<u8>>>,
+        done: &mut Vec<Completion<UserBuffer>>,
     ) {
         let now_ns = shared.now_ns;
         while self.lanes[number].inbox.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
@@ -760,7 +761,7 @@ impl Host {
         &mut self,
         shared: &mut Shared,
         number: usize,
-        done: &mut Vec<Completion<Vec<u8>>>,
+        done: &mut Vec<Completion<UserBuffer>>,
     ) -> Result<(), LinkError> {
         self.flush_lane(shared, number)?;
         let mut turn = self.lanes[number].receive.turn();
@@ -802,7 +803,7 @@ impl Host {
         shared: &mut Shared,
         number: usize,
         turn: &mut ReceiveTurn,
-        done: &mut Vec<Completion<Vec<u8>>>,
+        done: &mut Vec<Completion<UserBuffer>>,
     ) -> Result<(), LinkError> {
         let lane = &mut self.lanes[number];
         if lane.link.connected().is_none() {

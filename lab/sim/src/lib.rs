@@ -51,6 +51,7 @@ mod timeline;
 mod tls_keys;
 mod tls_right;
 mod trace;
+mod user_buffer;
 mod wire_view;
 mod world;
 

@@ -22,10 +22,10 @@ use history::History;
 pub(crate) use history::{Finding, Origin};
 pub(crate) use operation::{Vector, VectorWork};
 use pair::Command;
-pub(crate) use pair::{Action, Answer, Mode};
+pub(crate) use pair::{Action, Answer, Asked, Mode};
 
 use crate::key_names::{Collision, collision};
-use crate::pair_settings::{PairDurability, PairSettings};
+use crate::pair_settings::{MemoryPressure, PairDurability, PairSettings};
 use crate::scenario::SECOND;
 
 /// The effect that the end of a process or of the power has on pairs.
@@ -51,6 +51,8 @@ pub(crate) struct PairModel {
     pub(crate) acknowledged_count: u64,
     /// For how long the target's machine was suspended, s.
     pub(crate) suspended_s: i64,
+    /// Where pairs are evicted: the keys that surely have a pinned pair, since when and until when at least, ns.
+    pins: Option<BTreeMap<usize, (u64, u64)>>,
 }
 
 impl PairModel {
@@ -67,6 +69,7 @@ impl PairModel {
             refusals: &[],
             acknowledged_count: 0,
             suspended_s: 0,
+            pins: (settings.pressure == MemoryPressure::Evicts).then(BTreeMap::new),
         }
     }
 
@@ -117,6 +120,11 @@ impl PairModel {
     pub(crate) fn begin(&mut self, key: usize, action: Action, origin: Origin, now_ns: u64) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
+        if action.changes()
+            && let Some(pins) = &mut self.pins
+        {
+            pins.remove(&key);
+        }
         let command = Command { id, action, begin_s: self.time_s(now_ns), begin_ns: now_ns, step_s: 0 };
         self.keys[key].begin(command, origin);
         id
@@ -133,8 +141,29 @@ impl PairModel {
                 "key {key}: {id} is answered with {answer:?}, and the log has failed before"
             ));
         }
+        if let (Some(begin_ns), Answer::Missing) = (begin_ns, answer)
+            && let Some((since_ns, until_ns)) = self.pins.as_ref().and_then(|pins| pins.get(&key))
+            && (since_ns..until_ns).contains(&&begin_ns)
+            && now_ns < *until_ns
+        {
+            return Err(format!("key {key}: {id} finds no pair, which is pinned since {since_ns} ns"));
+        }
         self.acknowledged_count += u64::from(self.keys[key].is_change(id) && answer.reports_change());
         self.keys[key].end(id, answer, now_s, now_ns).map_err(|finding| format!("key {key}: {finding}"))
+    }
+
+    /// A pair was pinned.
+    pub(crate) fn pin(&mut self, key: usize, now_ns: u64, until_ns: u64) {
+        if let Some(pins) = &mut self.pins
+            && self.keys[key].stays()
+        {
+            pins.insert(key, (now_ns, until_ns));
+        }
+    }
+
+    /// Leases may end early from now on: the memory changes, or time.
+    pub(crate) fn forget_pins(&mut self) {
+        self.pins = None;
     }
 
     /// It was not executed, and will not be.
@@ -177,6 +206,7 @@ impl PairModel {
     pub(crate) fn on_crash(&mut self, crash: Crash, now_ns: u64) {
         let now_s = self.time_s(now_ns);
         let durability = self.durability;
+        self.pins.iter_mut().for_each(BTreeMap::clear);
         self.keys.iter_mut().for_each(|key| key.on_crash(durability, crash, now_s));
     }
 

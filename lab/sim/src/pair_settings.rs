@@ -45,6 +45,9 @@ pub(crate) struct PairSettings {
     /// Whether clients may remove everything at once.
     pub(crate) allows_flush: bool,
     pub(crate) pressure: MemoryPressure,
+    /// Whether hosts name keys of values in the data of other commands. The target receives a value in chunks, for which
+    /// there is memory.
+    pub(crate) has_paired: bool,
 }
 
 /// The effects of a lack of memory.
@@ -64,6 +67,9 @@ const MEMORY_BYTES: u64 = 256 << 10;
 /// Memory of a partition with a log, as little as a configuration may have it: it holds few of its values, bytes.
 const SHORT_MEMORY_BYTES: u64 = kv::Settings::MEMORY_BYTES_MIN_WITH_LOG as u64;
 
+/// Memory of a partition for values that arrive in chunks, bytes.
+const CHUNKS_BYTES: u64 = 128 << 20;
+
 /// The smallest segments of a log, and the smallest log.
 const SEGMENT_BYTES: u64 = 64 << 10;
 const LOG_BYTES: u64 = 12 * SEGMENT_BYTES;
@@ -80,6 +86,12 @@ const LONG_MEMORY_BYTES: u64 = 3 << 20;
 /// One log of this number has such values, and its run few commands.
 const LONG_ONE_IN: u64 = 48;
 const LONG_COMMAND_COUNT: u64 = 30;
+
+/// The longest value of a namespace in RAM whose values are up to some chunks, one of this number of them; its run has
+/// few commands, too.
+const CHUNKED_ITEM_BYTES_MAX: usize = (5 << 20) / 2;
+const CHUNKED_ONE_IN: u64 = 3;
+const CHUNKED_COMMAND_COUNT: u64 = 20;
 
 /// One log of this number, all of whose pairs fit in memory, is written over and over: long values of few keys.
 const CHURNS_ONE_IN: u64 = 6;
@@ -152,13 +164,30 @@ impl PairSettings {
             depth: r.scaled(1, 16) as usize,
             allows_flush: r.one_in(4),
             pressure,
+            has_paired: is_short,
         };
+        let mut random = Random::new(seed, 96);
+        if !random.one_in(3) && !is_short {
+            settings.add_chunks();
+        }
         if !is_in_memory && !is_short && r.one_in(LONG_ONE_IN) {
             settings.bytes = head_bytes + partition_count * LONG_LOG_BYTES;
             settings.memory_bytes = partition_count * LONG_MEMORY_BYTES;
+            settings.has_paired = true;
             settings.item_bytes_max = LONG_ITEM_BYTES_MAX;
             settings.value_bytes_max = LONG_ITEM_BYTES_MAX - 200;
             settings.pressure = MemoryPressure::Refuses;
+        }
+        let mut random = Random::new(seed, 97);
+        if is_in_memory && random.one_in(CHUNKED_ONE_IN) {
+            settings.has_paired = true;
+            settings.item_bytes_max = CHUNKED_ITEM_BYTES_MAX;
+            settings.value_bytes_min = CHUNKED_ITEM_BYTES_MAX / 4;
+            settings.value_bytes_max = CHUNKED_ITEM_BYTES_MAX - 200;
+            settings.key_count = random.between(3, 8) as usize;
+            settings.memory_bytes =
+                partition_count * if is_short { random.between(3, 8) << 20 } else { CHUNKS_BYTES };
+            settings.bytes = settings.memory_bytes;
         }
         let mut random = Random::new(seed, 49);
         if !is_in_memory && settings.pressure == MemoryPressure::None && random.one_in(CHURNS_ONE_IN) {
@@ -173,6 +202,15 @@ impl PairSettings {
             settings.key_count = settings.key_count.max(settings.colliding_count);
         }
         Some(settings)
+    }
+
+    /// Adds memory for the chunks of values that arrive, so that it is never short.
+    fn add_chunks(&mut self) {
+        self.has_paired = true;
+        self.memory_bytes += self.partition_count as u64 * CHUNKS_BYTES;
+        if self.durability == PairDurability::Memory {
+            self.bytes = self.memory_bytes;
+        }
     }
 
     /// The names of all keys.
@@ -192,6 +230,7 @@ impl PairSettings {
             (PairDurability::Memory, MemoryPressure::None) => self.memory_bytes,
             (PairDurability::Memory, _) => partition_count * MEMORY_BYTES,
             _ if self.has_long_values() => self.memory_bytes,
+            (_, MemoryPressure::None) if self.has_paired => self.memory_bytes,
             _ => partition_count * SHORT_MEMORY_BYTES,
         };
         (least, (2 * self.memory_bytes).max(least))
@@ -202,6 +241,11 @@ impl PairSettings {
         self.item_bytes_max == LONG_ITEM_BYTES_MAX
     }
 
+    /// Whether values may be several chunks.
+    pub(crate) fn has_chunks(&self) -> bool {
+        self.item_bytes_max == CHUNKED_ITEM_BYTES_MAX
+    }
+
     /// Segments of each log with the smallest segments, at most.
     pub(crate) fn segment_count_max(&self) -> u64 {
         self.bytes / self.partition_count as u64 / SEGMENT_BYTES
@@ -209,11 +253,15 @@ impl PairSettings {
 
     /// Factor of its run's commands over those of other runs.
     pub(crate) fn command_factor(&self) -> u64 {
-        if self.value_bytes_min > 1 { LONG_VALUES_FACTOR } else { 1 }
+        if self.value_bytes_min > 1 && !self.has_chunks() { LONG_VALUES_FACTOR } else { 1 }
     }
 
     /// Maximum number of commands of a run: long values take long.
     pub(crate) fn command_count_max(&self) -> u64 {
-        if self.has_long_values() { LONG_COMMAND_COUNT } else { u64::MAX }
+        match (self.has_long_values(), self.has_chunks()) {
+            (true, _) => LONG_COMMAND_COUNT,
+            (_, true) => CHUNKED_COMMAND_COUNT,
+            _ => u64::MAX,
+        }
     }
 }

@@ -59,6 +59,9 @@ pub(crate) const POOL_BYTES: usize = 4 << 20;
 /// The least pool of a reactor with a log, bytes.
 const POOL_BYTES_OF_LOG: usize = 1 << 20;
 
+/// The least pieces in which values of several chunks move, bytes.
+const PIECE_BYTES_OF_CHUNKS: usize = 16 << 10;
+
 /// The most that one command moves, bytes.
 const TRANSFER_BYTES_MAX: u64 = 256 << 10;
 
@@ -132,6 +135,7 @@ impl Scenario {
         scenario.draw_tls();
         scenario.draw_separate();
         scenario.draw_rates();
+        scenario.draw_lba_status();
         scenario.hosts.follows_partitions = Random::new(seed, 94).one_in(2);
         scenario.load.lane_command_count =
             scenario.load.command_count.div_ceil(scenario.hosts.lane_count_of_all());
@@ -280,6 +284,14 @@ impl Scenario {
             (weight(3, 10), weight(3, 5), weight(3, 8));
     }
 
+    /// Get LBA Status of a disk.
+    fn draw_lba_status(&mut self) {
+        let mut random = Random::new(self.seed, 98);
+        if !self.first.is_memory && random.one_in(2) {
+            self.load.mix.lba_status = random.between(2, 12) as u32;
+        }
+    }
+
     /// Admin commands, controllers that are reset, and hosts that are silent for longer than their keep-alive allows.
     fn draw_admin(&mut self) {
         let mut random = Random::new(self.seed, 13);
@@ -346,6 +358,16 @@ impl Scenario {
             pairs.client_command_limit = self.load.command_count;
             // The log reads and writes pieces of 256 KiB.
             self.target.pool_bytes = self.target.pool_bytes.max(POOL_BYTES_OF_LOG);
+            if pairs.has_chunks() {
+                self.target.pool_bytes = self.target.pool_bytes.max(POOL_BYTES);
+                // Long values move in pieces that are not too many.
+                let (network, limits) = (&mut self.network, &mut self.target.limits);
+                network.piece_max = network.piece_max.max(PIECE_BYTES_OF_CHUNKS);
+                network.capacity = network.capacity.max(8 * PIECE_BYTES_OF_CHUNKS);
+                limits.window_bytes_max = limits.window_bytes_max.max(PIECE_BYTES_OF_CHUNKS as u32);
+                limits.h2c_data_bytes_max = limits.h2c_data_bytes_max.max(PIECE_BYTES_OF_CHUNKS as u32);
+                self.target.c2h_data_bytes = self.target.c2h_data_bytes.max(PIECE_BYTES_OF_CHUNKS as u32);
+            }
         }
         let mut random = Random::new(self.seed, 44);
         if self.pairs.is_some() && random.one_in(3) {

@@ -21,6 +21,7 @@ mod lists;
 mod log_failure;
 pub(crate) mod machines;
 mod must_fail;
+mod open_value;
 mod operator;
 mod pair_command;
 mod pairs;
@@ -33,6 +34,7 @@ mod takeover;
 mod target;
 mod tls;
 mod user;
+mod values;
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

@@ -79,6 +79,7 @@ fn live() -> LaneCore<Vec<u8>> {
         limits: Limits::new(Cap::from_bits(0).with_queue_entries_max(1024), &identify).expect("usable"),
         queue_pairs: 1,
         partition_count: 0,
+        has_long_values: false,
         inaccessible: Arc::new([]),
     };
     core.attach(&Arc::new(attachment), 0);

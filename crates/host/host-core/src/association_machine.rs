@@ -37,6 +37,7 @@ use proto::host_queue::{self, HostEvent, Transfer};
 use proto::{HostQueue, Violation};
 use wire::async_event::AsyncEvent;
 use wire::id::{Cntlid, Nsid, Qid};
+use wire::identify::command_set::KvVendorCommands;
 use wire::identify::controller::IdentifyController;
 use wire::property::{Cap, Vs};
 use wire::sqe::Sqe;
@@ -847,6 +848,7 @@ impl AssociationMachine {
             limits,
             queue_pairs,
             partition_count: partition_count_of(self.controller.namespaces()),
+            has_long_values: has_long_values(self.controller.namespaces()),
             inaccessible: self.known.with_replaced(self.controller.inaccessible()),
         };
         Some(MachineEvent::Up {
@@ -915,6 +917,12 @@ impl AssociationMachine {
     pub fn term_req(&self, violation: Violation) -> Option<Vec<u8>> {
         if self.queue.caravan().is_leaving() { None } else { self.queue.fail(violation) }
     }
+}
+
+/// Whether one of these namespaces has the commands for long values.
+fn has_long_values(namespaces: &[NamespaceInfo]) -> bool {
+    let mut commands = namespaces.iter().filter_map(|info| Some(info.keys?.vendor.commands));
+    commands.any(|commands| commands.contains(KvVendorCommands::VALUE))
 }
 
 /// The most partitions that one of these namespaces tells a map of; 0 if none does.

@@ -37,6 +37,9 @@ pub struct Attachment {
     pub queue_pairs: u16,
     /// The most partitions that a key-value namespace tells a map of; 0 if none does.
     pub partition_count: u16,
+    /// Whether a key-value namespace has nvlane's commands for long values: then the target is nvlane's, and requests two parts
+    /// of a value at once.
+    pub has_long_values: bool,
     /// Namespaces that were not accessible when the association came up, or are not the ones known under their ids.
     pub inaccessible: Inaccessible,
 }

@@ -1,5 +1,7 @@
 //! Buffers of commands: lists, windows, and payloads that belong to a command.
 
+use std::ops::Range;
+
 use proto::host_queue::DataBuffer;
 
 use crate::submit::RangeBytes;
@@ -106,6 +108,15 @@ pub(crate) enum Data<B> {
 }
 
 impl<B: DataBuffer> DataBuffer for Data<B> {
+    const FOLLOWS_SENDS: bool = B::FOLLOWS_SENDS;
+
+    #[inline]
+    fn on_sent(&mut self, range: Range<usize>) {
+        if let Self::Caller(buffer) = self {
+            buffer.on_sent(range);
+        }
+    }
+
     #[inline]
     fn length(&self) -> usize {
         match self {

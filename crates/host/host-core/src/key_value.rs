@@ -30,8 +30,13 @@ use proto::host_limits::Limits;
 use proto::host_namespaces::{KeySpace, KeySpaceVendor, NamespaceInfo, Unusable};
 use wire::id::Nsid;
 use wire::identify::command_set::KvVendorCommands;
-use wire::kv::operation::{AtomicOperation, AtomicOptions, ElementCode, VectorComparison, VectorFunction};
+use wire::kv::batch::Operation;
+use wire::kv::operation::{
+    AtomicOperation, AtomicOptions, ElementCode, PIN_IF_ROOM, PIN_SECONDS_MAX, VectorComparison,
+    VectorFunction,
+};
 use wire::kv::{Key, RetrieveOptions, StoreOptions};
+use wire::opcode::KvOpcode;
 use wire::sqe::Sqe;
 
 pub use batch::Batch;
@@ -53,6 +58,41 @@ pub struct KeyValueNamespace {
     transfer_bytes_max: u32,
     /// Maximum transfer of one command that transfers a value, bytes.
     value_transfer_bytes_max: u32,
+}
+
+/// What is done to the pins of pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// One more for each: it is not evicted for this number of seconds, 1 to a day.
+    For {
+        /// The seconds.
+        seconds: u32,
+    },
+    /// The same, but a pair that cannot be pinned, since pinned pairs would have more than half of the memory, is success.
+    IfRoom {
+        /// The seconds.
+        seconds: u32,
+    },
+    /// One is taken back of each.
+    End,
+}
+
+impl Pin {
+    /// Options and seconds of its operations.
+    #[must_use]
+    pub fn parts(self) -> (u8, u32) {
+        match self {
+            Self::For { seconds } => (0, seconds),
+            Self::IfRoom { seconds } => (PIN_IF_ROOM, seconds),
+            Self::End => (0, 0),
+        }
+    }
+
+    /// The operation on a key, with the operand that these seconds are.
+    #[must_use]
+    pub fn operation<'a>(self, key: &'a [u8], seconds: &'a [u8; 4]) -> Operation<'a> {
+        Operation { options: self.parts().0, operand: seconds, ..Operation::on(KvOpcode::PIN, key) }
+    }
 }
 
 /// Outcome of an atomic operation.
@@ -120,6 +160,16 @@ impl KeyValueNamespace {
         self.keys.value_bytes_max.min(self.value_transfer_bytes_max)
     }
 
+    /// Maximum value that two commands move, one with the data and one with the key, bytes: on an nvlane target any value that
+    /// it takes, also beside block namespaces.
+    #[must_use]
+    pub fn paired_value_bytes_max(&self) -> u32 {
+        match self.keys.vendor.commands.contains(KvVendorCommands::VALUE) {
+            true => self.keys.vendor.value_bytes_max.max(self.value_bytes_max()),
+            false => self.value_bytes_max(),
+        }
+    }
+
     /// Maximum transfer of one command, bytes.
     #[must_use]
     pub fn transfer_bytes_max(&self) -> u32 {
@@ -127,7 +177,10 @@ impl KeyValueNamespace {
     }
 
     fn check_value(&self, length: u32) -> Result<(), InvalidCommand> {
-        let limit = self.value_bytes_max();
+        Self::check_length(length, self.value_bytes_max())
+    }
+
+    pub(crate) fn check_length(length: u32, limit: u32) -> Result<(), InvalidCommand> {
         if length > limit {
             return Err(InvalidCommand::ValueTooLong { length: length.into(), limit });
         }
@@ -190,6 +243,40 @@ impl KeyValueNamespace {
         Command::new(Sqe::kv_exist(self.nsid, key), Class::ReadOnly, Moves::Nothing, 0)
     }
 
+    /// Pins a pair, or takes one pin back: a pinned pair is not evicted before its time is over, or before it was unpinned
+    /// as often. Ends with `KEY_DOES_NOT_EXIST`, or with
+    /// [`Status::CAPACITY_EXCEEDED`](wire::status::Status::CAPACITY_EXCEEDED) if pinned pairs would have more than half of the
+    /// memory.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::Unsupported`]; [`InvalidCommand::PinTime`].
+    pub fn pin(&self, key: &Key, pin: Pin) -> Result<Command, InvalidCommand> {
+        self.check_pin(pin)?;
+        let (options, seconds) = pin.parts();
+        // A second execution would count twice.
+        Ok(Command::new(Sqe::kv_pin(self.nsid, key, options, seconds), Class::Other, Moves::Nothing, 0))
+    }
+
+    /// An empty batch for pins of so many seconds, or for taking pins back, whose outcomes are one bit for each key:
+    /// whether it is pinned now.
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin).
+    pub fn pin_batch(&self, pin: Pin) -> Result<Batch, InvalidCommand> {
+        self.check_pin(pin)?;
+        self.presence_batch()
+    }
+
+    fn check_pin(&self, pin: Pin) -> Result<(), InvalidCommand> {
+        self.check_vendor(KvVendorCommands::PIN, "Pin")?;
+        match pin {
+            Pin::For { seconds } | Pin::IfRoom { seconds } if !(1..=PIN_SECONDS_MAX).contains(&seconds) => {
+                Err(InvalidCommand::PinTime { seconds, limit: PIN_SECONDS_MAX })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Lists keys into `length` bytes, from `from` on if that key exists; read the data with
     /// [`KeyList`](wire::kv::KeyList).
     ///
@@ -213,9 +300,7 @@ impl KeyValueNamespace {
         if length == 0 {
             return Err(InvalidCommand::Empty);
         }
-        if length > limit {
-            return Err(InvalidCommand::ValueTooLong { length: length.into(), limit });
-        }
+        Self::check_length(length, limit)?;
         Ok(Command::new(sqe, class, Moves::AtMostFromController, length))
     }
 
@@ -362,7 +447,7 @@ pub(crate) mod tests {
         vendor.long_key_bytes_max.set(250);
         vendor.batch_operations_max.set(4);
         vendor.batch_bytes_max.set(4096);
-        vendor.commands = commands;
+        vendor.set_commands(commands);
         identify.set_vendor(vendor);
         let ids = Ids { csi: Csi::KV, ..Ids::default() };
         let info = NamespaceInfo::of_keys(Nsid::new(7), &ids, &identify);
@@ -400,6 +485,8 @@ pub(crate) mod tests {
         assert_eq!(class(namespace.retrieve(&k, 1)), Class::ReadOnly);
         let add = AtomicOperation::new(AtomicFunction::ADD, 1);
         assert_eq!(class(namespace.atomic(&k, &add)), Class::Other);
+        assert_eq!(class(namespace.pin(&k, Pin::For { seconds: 1 })), Class::Other);
+        assert_eq!(class(namespace.pin(&k, Pin::End)), Class::Other);
         assert_eq!(class(namespace.vector_scalar(&k, kind, 1)), Class::Other);
         assert_eq!(class(namespace.vector_fetch(&k, kind, 1, 8)), Class::Other);
         assert_eq!(class(namespace.vector_vector(&k, kind, 8)), Class::Other);
@@ -423,5 +510,19 @@ pub(crate) mod tests {
         let add = AtomicOperation::new(AtomicFunction::ADD, 1);
         assert_eq!(namespace.atomic(&key("k"), &add).unwrap_err(), InvalidCommand::Unsupported("Atomic"));
         assert_eq!(namespace.batch().unwrap_err(), InvalidCommand::Unsupported("Batch Submit"));
+        assert_eq!(namespace.pin(&key("k"), Pin::End).unwrap_err(), InvalidCommand::Unsupported("Pin"));
+    }
+
+    #[test]
+    fn a_pin_has_a_time() {
+        let namespace = self::namespace(KvVendorCommands::all());
+        for (pin, seconds) in [(Pin::For { seconds: 0 }, 0), (Pin::IfRoom { seconds: 86_401 }, 86_401)] {
+            let refused = InvalidCommand::PinTime { seconds, limit: 86_400 };
+            assert_eq!(namespace.pin(&key("k"), pin).unwrap_err(), refused);
+            assert_eq!(namespace.pin_batch(pin).unwrap_err(), refused);
+        }
+        assert!(namespace.pin_batch(Pin::End).is_ok());
+        let sqe = *namespace.pin(&key("k"), Pin::IfRoom { seconds: 60 }).expect("a pin").sqe();
+        assert_eq!((sqe.opcode, sqe.cdw11.get(), sqe.cdw12.get()), (0x84, 0x0101, 60));
     }
 }

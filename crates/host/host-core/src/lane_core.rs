@@ -56,6 +56,9 @@ use timeouts::{CommandTimeout, abort};
 /// Maximum data of one command, bytes: a PDU of it and its headers has a 32-bit length.
 const LENGTH_MAX: u32 = u32::MAX - 4096;
 
+/// R2Ts of one command that lanes accept at least from targets that request parts of long values.
+const LONG_VALUE_R2T_COUNT: u32 = 2;
+
 /// Configuration of a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneSettings {
@@ -209,7 +212,11 @@ impl<B: DataBuffer> LaneCore<B> {
             self.flush.begin(attachment.generation);
         }
         let limit = attachment.limits.queue_size(self.settings.depth).1;
-        self.queue = HostQueue::new(self.settings.offer, limit);
+        let mut offer = self.settings.offer;
+        if attachment.has_long_values {
+            offer.r2t_limit = offer.r2t_limit.max(LONG_VALUE_R2T_COUNT);
+        }
+        self.queue = HostQueue::new(offer, limit);
         self.backlog.on_inaccessible(&attachment.inaccessible);
         self.actions.push_back(LaneAction::Open(attachment.peer));
         self.attachment = Some(Arc::clone(attachment));

@@ -46,7 +46,7 @@ mod tls_keys;
 pub use authentication::Credentials;
 pub use buffer::Vectored;
 pub use failure::Failure;
-pub use key_value::{Batch, KeyValueNamespace};
+pub use key_value::{Batch, KeyValueNamespace, Pin};
 pub use link_error::LinkError;
 pub use namespace::{BlockRange, InvalidCommand, Namespace};
 pub use proto::host_queue::DataBuffer;

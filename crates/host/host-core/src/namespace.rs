@@ -16,6 +16,11 @@ use proto::host_limits::Limits;
 use proto::host_namespaces::{Geometry, NamespaceInfo, Unusable};
 use wire::id::Nsid;
 use wire::identify::capabilities::{Fuses, Oncs};
+use wire::identify::command_set::Aocs;
+use wire::identify::namespace::NvmVendorCommands;
+use wire::lba_status::{
+    AllocatedBlocks, GetLbaStatus, InvalidLbaStatus, LBA_STATUS_DESCRIPTOR_BYTES, LBA_STATUS_HEAD_BYTES,
+};
 use wire::nvm::{
     BLOCKS_MAX, CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes, DsmRange,
 };
@@ -116,6 +121,22 @@ pub enum InvalidCommand {
         /// Maximum, bytes.
         limit: u16,
     },
+    /// A pin for no time, or for too long.
+    #[error("a pin of {seconds} seconds: it must have 1 to {limit}")]
+    PinTime {
+        /// Seconds of the pin.
+        seconds: u32,
+        /// Maximum, seconds.
+        limit: u32,
+    },
+    /// No room for a list of blocks, or more than one command transfers.
+    #[error("a list of blocks in {bytes} bytes: it takes multiples of 4 from 24 to {limit}")]
+    StatusRoom {
+        /// Bytes for the list.
+        bytes: u32,
+        /// Maximum, bytes.
+        limit: u32,
+    },
     /// The controller does not support this command.
     #[error("the controller does not support {0}")]
     Unsupported(&'static str),
@@ -128,6 +149,11 @@ pub struct BlockRange {
     pub lba: u64,
     /// Number of blocks.
     pub blocks: u32,
+}
+
+/// Blocks of one Get LBA Status.
+fn clipped(blocks: u64) -> u32 {
+    u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
 impl Namespace {
@@ -381,6 +407,95 @@ impl Namespace {
         let entry = |source: &BlockRange| CopySource::new(Nsid::NONE, source.lba, source.blocks);
         let data = sources.iter().flat_map(|source| entry(source).as_bytes().to_vec()).collect();
         Ok(Command::with_payload(sqe, Class::Other, Payload::Own(data)))
+    }
+
+    /// Whether the controller tells on I/O queues which blocks are allocated: those of nvlane do. The standard's command is
+    /// for admin queues ([`has_admin_lba_status`](Self::has_admin_lba_status)).
+    #[must_use]
+    pub fn has_lba_status(&self) -> bool {
+        self.info().vendor_commands.contains(NvmVendorCommands::LBA_STATUS)
+    }
+
+    /// Whether the controller tells on its admin queue which blocks are allocated (`Association::allocated_blocks`).
+    #[must_use]
+    pub fn has_admin_lba_status(&self) -> bool {
+        self.limits().admin_commands.contains(Aocs::ALLOCATED_LBA)
+    }
+
+    /// The admin command that asks which blocks of a range are allocated: it has 16 bits for their number, so longer
+    /// ranges are asked for up to the end of the namespace.
+    ///
+    /// # Errors
+    /// [`InvalidCommand`], as of [`lba_status`](Self::lba_status).
+    pub fn admin_lba_status(&self, lba: u64, blocks: u64, room_bytes: u32) -> Result<Sqe, InvalidCommand> {
+        if !self.has_admin_lba_status() {
+            return Err(InvalidCommand::Unsupported("Get LBA Status"));
+        }
+        self.check_lba_status(lba, blocks, room_bytes)?;
+        let range_blocks = u16::try_from(blocks).unwrap_or(0);
+        Ok(GetLbaStatus { range_blocks, ..GetLbaStatus::allocated(lba, 0, room_bytes) }.to_sqe(self.nsid))
+    }
+
+    /// Reads what [`admin_lba_status`](Self::admin_lba_status) of the same range has received, as
+    /// [`allocated_blocks`](Self::allocated_blocks) does.
+    ///
+    /// # Errors
+    /// [`InvalidLbaStatus`]: the controller's list makes no sense.
+    #[expect(clippy::arithmetic_side_effects, reason = "the range was checked when it was asked for")]
+    pub fn admin_allocated_blocks(
+        &self,
+        lba: u64,
+        blocks: u64,
+        received: &[u8],
+    ) -> Result<AllocatedBlocks, InvalidLbaStatus> {
+        let end = lba + blocks;
+        let told_end = if u16::try_from(blocks).is_ok() { end } else { self.block_count };
+        let AllocatedBlocks { range, mut allocated } = AllocatedBlocks::from_bytes(received, lba..told_end)?;
+        allocated.retain(|part| part.start < end);
+        if let Some(last) = allocated.last_mut() {
+            last.end = last.end.min(end);
+        }
+        Ok(AllocatedBlocks { range: lba..range.end.min(end), allocated })
+    }
+
+    fn check_lba_status(&self, lba: u64, blocks: u64, room_bytes: u32) -> Result<(), InvalidCommand> {
+        self.check_range(lba, blocks)?;
+        let limit = self.limits().transfer_bytes_max;
+        let least = LBA_STATUS_HEAD_BYTES + LBA_STATUS_DESCRIPTOR_BYTES;
+        if room_bytes > limit || (room_bytes as usize) < least || !room_bytes.is_multiple_of(4) {
+            return Err(InvalidCommand::StatusRoom { bytes: room_bytes, limit });
+        }
+        Ok(())
+    }
+
+    /// Asks which blocks of a range are allocated, in a list of at most `room_bytes`; longer ranges are cut to 2^32 - 1
+    /// blocks. [`allocated_blocks`](Self::allocated_blocks) reads the bytes received.
+    ///
+    /// # Errors
+    /// [`InvalidCommand`]: no blocks, beyond the end, no room for a range of blocks or more than one command transfers, or
+    /// not supported.
+    pub fn lba_status(&self, lba: u64, blocks: u64, room_bytes: u32) -> Result<Command, InvalidCommand> {
+        if !self.has_lba_status() {
+            return Err(InvalidCommand::Unsupported("Get LBA Status on I/O queues"));
+        }
+        self.check_lba_status(lba, blocks, room_bytes)?;
+        let sqe = Sqe::allocated_blocks(self.nsid, lba, clipped(blocks), room_bytes);
+        Ok(Command::new(sqe, Class::ReadOnly, Moves::AtMostFromController, room_bytes))
+    }
+
+    /// Reads what [`lba_status`](Self::lba_status) of the same range has received: a range that begins with the one asked for
+    /// and is not empty, and its allocated blocks.
+    ///
+    /// # Errors
+    /// [`InvalidLbaStatus`]: the controller's list makes no sense.
+    #[expect(clippy::arithmetic_side_effects, reason = "the range was checked when it was asked for")]
+    pub fn allocated_blocks(
+        &self,
+        lba: u64,
+        blocks: u64,
+        received: &[u8],
+    ) -> Result<AllocatedBlocks, InvalidLbaStatus> {
+        AllocatedBlocks::from_bytes(received, lba..lba + u64::from(clipped(blocks)))
     }
 
     /// Makes all writes that completed before it durable. The first Flush after a reconnect fails: see

@@ -11,10 +11,12 @@
 )]
 
 use host_core::association_machine::{AdminAnswer, AdminRequest};
+use host_core::namespace::Namespace;
 use host_core::reconnect::Class;
 use proto::host_controller::RequestData;
 use wire::feature::{Fid, GetFeatures, SetFeatures};
 use wire::id::Nsid;
+use wire::lba_status::AllocatedBlocks;
 use wire::property::Property;
 use wire::sqe::Sqe;
 
@@ -64,6 +66,27 @@ impl Association {
         let AdminCommand { sqe, data, class } = command;
         self.run_admin(AdminRequest { id: 0, sqe, data, class })
             .map_err(|failure| Error::Failed { command: name, failure })
+    }
+
+    /// Asks on the admin queue which blocks of a range are allocated, and waits for the answer, a list of at most
+    /// `room_bytes`: a range that begins with the one asked for and is not empty, and its allocated blocks. For
+    /// namespaces that have no such command on I/O queues ([`Namespace::has_lba_status`]).
+    ///
+    /// # Errors
+    /// [`Error::Command`] if the range is invalid or the controller does not tell
+    /// ([`Namespace::has_admin_lba_status`]), [`Error::Failed`] if the command fails, [`Error::LbaStatus`] if the list
+    /// makes no sense.
+    pub fn allocated_blocks(
+        &self,
+        namespace: &Namespace,
+        lba: u64,
+        blocks: u64,
+        room_bytes: u32,
+    ) -> Result<AllocatedBlocks, Error> {
+        let sqe = namespace.admin_lba_status(lba, blocks, room_bytes)?;
+        let command = AdminCommand::new(sqe).receiving(room_bytes).read_only();
+        let answer = self.admin("Get LBA Status", command)?;
+        Ok(namespace.admin_allocated_blocks(lba, blocks, &answer.data)?)
     }
 
     /// Reads a controller property (Property Get).

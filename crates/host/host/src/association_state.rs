@@ -51,9 +51,11 @@ impl AssociationState {
 
     /// As [`change`](Self::change), of the namespaces.
     pub(crate) fn change_namespaces(&self, change: impl FnOnce(&mut State)) -> Vec<Arc<Subscriber>> {
-        let subscribers = self.change(change);
-        self.scan_count.fetch_add(1, Ordering::Release);
-        subscribers
+        self.change(|state| {
+            change(state);
+            // A thread that sees the change sees this number, too.
+            self.scan_count.fetch_add(1, Ordering::Release);
+        })
     }
 
     /// Changes the state, and wakes threads in [`wait_up`](Self::wait_up). Returns the receivers of the event of this

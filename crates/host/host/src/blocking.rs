@@ -2,6 +2,7 @@
 
 mod key_value;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use host_core::failure::Failure;
@@ -22,6 +23,9 @@ use crate::options::Options;
 /// Maximum size of one command of a longer transfer, bytes: several are outstanding, and each is copied while the next
 /// ones are on the wire.
 const PART_BYTES: u32 = 256 << 10;
+
+/// Bytes of a list of allocated blocks.
+const STATUS_BYTES: u32 = 64 << 10;
 
 /// Timeout of a wait: effectively none, since commands have their own.
 const WAIT: Duration = Duration::from_secs(3600);
@@ -292,6 +296,35 @@ impl BlockingNamespace {
             self.run_command("Deallocate", command)?;
         }
         Ok(())
+    }
+
+    /// Finds the allocated parts of a range of whole blocks, in order: byte offsets. All others read as
+    /// [`NamespaceInfo::deallocated_value`](crate::NamespaceInfo::deallocated_value) says.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if the range is invalid or the controller does not tell
+    /// ([`Namespace::has_lba_status`]), [`Error::Failed`] if a command fails, [`Error::LbaStatus`] if a list makes no
+    /// sense.
+    pub fn allocated(&mut self, offset: u64, length: u64) -> Result<Vec<Range<u64>>, Error> {
+        let lba_bytes = u64::from(self.namespace.lba_bytes());
+        let (mut lba, blocks) = self.namespace.blocks_of(offset, length)?;
+        let end = lba + blocks;
+        let room_bytes = STATUS_BYTES.min(self.namespace.limits().transfer_bytes_max);
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        while lba < end {
+            let command = self.namespace.lba_status(lba, end - lba, room_bytes)?;
+            let (_, list) = self.run("Get LBA Status", command, Some(vec![0; room_bytes as usize]))?;
+            let told = self.namespace.allocated_blocks(lba, end - lba, &list.unwrap_or_default())?;
+            for blocks in told.allocated {
+                let part = blocks.start * lba_bytes..blocks.end * lba_bytes;
+                match parts.last_mut() {
+                    Some(last) if last.end == part.start => last.end = part.end,
+                    _ => parts.push(part),
+                }
+            }
+            lba = told.range.end;
+        }
+        Ok(parts)
     }
 
     fn run_command(&mut self, name: &'static str, command: Command) -> Result<(), Error> {

@@ -20,6 +20,7 @@ use security::message::Reason;
 use security::tls::{Alert as TlsAlert, Failure as TlsFailure};
 use wire::fabrics::InvalidParameter;
 use wire::id::Nsid;
+use wire::lba_status::InvalidLbaStatus;
 use wire::nqn::DISCOVERY_NQN;
 use wire::status::Status;
 
@@ -112,6 +113,9 @@ pub enum Error {
     /// A command is invalid.
     #[error(transparent)]
     Command(#[from] InvalidCommand),
+    /// The controller's list of allocated blocks makes no sense.
+    #[error("the controller's list of allocated blocks: {0}")]
+    LbaStatus(#[from] InvalidLbaStatus),
     /// Keys cannot be spread over these targets.
     #[error(transparent)]
     Spread(#[from] InvalidSpread),

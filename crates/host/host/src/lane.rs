@@ -310,10 +310,10 @@ impl<B: DataBuffer> Lane<B> {
         self.core.generation()
     }
 
-    /// Shares a flush epoch with other lanes, before the first command: once a lane has handed out
-    /// [`Failure::Unflushed`](crate::Failure::Unflushed), the others no longer do so for the same loss, and until then no
-    /// Flush of any of them succeeds. For lanes whose writes are flushed by each other's Flush; see
-    /// [`reconnect`](crate::reconnect#flush-after-a-reconnect).
+    /// Shares a flush epoch with other lanes, before the first command, or while none is outstanding and no write is left
+    /// to flush: once a lane has handed out [`Failure::Unflushed`](crate::Failure::Unflushed), the others no longer do so
+    /// for the same loss, and until then no Flush of any of them succeeds. For lanes whose writes are flushed by each
+    /// other's Flush; see [`reconnect`](crate::reconnect#flush-after-a-reconnect).
     pub fn share_flush_epoch(&mut self, epoch: FlushEpoch) {
         self.core.share_flush_epoch(epoch);
     }

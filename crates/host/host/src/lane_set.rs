@@ -128,6 +128,16 @@ impl<B: DataBuffer> LaneSet<B> {
     /// Waits for completions of any lane, at most `timeout`: spins as long as that has paid off recently, then sleeps.
     /// Returns their number: 0 after `timeout`, or if nothing is outstanding.
     pub fn wait_with(&mut self, each: &mut impl FnMut(usize, Completion<B>), timeout: Duration) -> usize {
+        self.wait_while(each, timeout, || true)
+    }
+
+    /// As [`wait_with`](Self::wait_with), until `goes_on` returns false; asked after each poll without completions.
+    pub(crate) fn wait_while(
+        &mut self,
+        each: &mut impl FnMut(usize, Completion<B>),
+        timeout: Duration,
+        goes_on: impl Fn() -> bool,
+    ) -> usize {
         let Some(clock) = self.lanes.first().map(Lane::clock) else { return 0 };
         let start_ns = clock.now_ns();
         let until_ns = start_ns.saturating_add(ns(timeout));
@@ -139,7 +149,7 @@ impl<B: DataBuffer> LaneSet<B> {
                 wait.on_work(now_ns, self.lanes[0].spin_budget());
                 return count;
             }
-            if now_ns >= until_ns || self.outstanding() == 0 {
+            if now_ns >= until_ns || self.outstanding() == 0 || !goes_on() {
                 return 0;
             }
             match wait.on_pause(self.pause(wait.idle_ns(now_ns))) {

@@ -116,7 +116,7 @@ pub use host_core::buffer::Vectored;
 pub use host_core::connection_tls::HostKeys;
 pub use host_core::failure::{Failure, Waited};
 pub use host_core::flush_epoch::FlushEpoch;
-pub use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace, PartitionMap};
+pub use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace, PartitionMap, Pin};
 pub use host_core::link_error::{IoError, LinkContext, LinkError};
 pub use host_core::namespace::{BlockRange, InvalidCommand, Namespace};
 pub use host_core::queue_map::{InvalidQueueMap, LaneClass, QueueMap};
@@ -144,13 +144,14 @@ pub use wire::feature::{Fid, GetFeatures, SetFeatures};
 pub use wire::id::{Cntlid, Csi, Nsid, Qid};
 pub use wire::identify::IdentifyCommand;
 pub use wire::identify::controller::IdentifyController;
-pub use wire::identify::namespace::IdentifyNamespace;
+pub use wire::identify::namespace::{DeallocatedValue, IdentifyNamespace};
 pub use wire::kv::batch::{Outcome, Outcomes, StoreAttributes};
 pub use wire::kv::operation::{
     AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction,
 };
 pub use wire::kv::presence::Presence;
 pub use wire::kv::{Key, KeyList, StoreOptions};
+pub use wire::lba_status::{AllocatedBlocks, InvalidLbaStatus};
 pub use wire::log::error::ErrorEntry;
 pub use wire::log::health::{FirmwareSlots, HealthLog};
 pub use wire::log::support::{CommandsAndEffects, SupportedPages};

@@ -1,14 +1,16 @@
 //! Pairs of commands on lanes of one or several targets: a Collect or Data command holds the buffer, and its Submit names the keys.
-//! docs/kv-commands.md §4, §7
+//! A third one, behind the data, brings the checksum that was computed while the data left. docs/kv-commands.md §4, §7
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use host_core::buffer::Vectored;
 use host_core::failure::Failure;
 use host_core::namespace::InvalidCommand;
 use host_core::submit::{Command, Completion};
+use proto::DataDigest;
 use proto::host_queue::DataBuffer;
 
 use crate::error::Error;
@@ -30,34 +32,83 @@ pub(crate) type PairCommands = (Command, Option<Command>);
 /// Makes the commands of the pair with this number, with this tag.
 pub(crate) type Make<'a, B> = dyn FnMut(usize, &Pair<B>, u32) -> Result<PairCommands, InvalidCommand> + 'a;
 
+/// Makes the command that brings the checksum of the pair with this number and this tag.
+pub(crate) type MakeLast<'a> = dyn FnMut(usize, u32, u32) -> Command + 'a;
+
+/// Commands of a pair, at most.
+const COMMAND_COUNT_MAX: u64 = 3;
+
 /// The data of a command: buffers of the caller, or bytes of the library.
 #[derive(Debug)]
 pub(crate) enum PairBuffer<B> {
     Pieces(Vectored<B>),
+    /// With a checksum that is computed while they leave.
+    Summed(Vectored<B>, Sum),
     Bytes(Vec<u8>),
 }
 
+/// The checksum of data, computed part by part when the socket has taken it: its memory is in the processor's caches then, and
+/// the target receives meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Sum {
+    digest: DataDigest,
+    /// Bytes in it.
+    done: usize,
+    /// The checksum, once all bytes are in it.
+    result: Arc<OnceLock<u32>>,
+}
+
+impl<B> PairBuffer<B> {
+    /// Begins the checksum for a new attempt. Where it will be, if there is one.
+    fn begin_sum(&mut self) -> Option<Arc<OnceLock<u32>>> {
+        let Self::Summed(_, sum) = self else { return None };
+        *sum = Sum::default();
+        Some(Arc::clone(&sum.result))
+    }
+}
+
 impl<B: DataBuffer> DataBuffer for PairBuffer<B> {
+    const FOLLOWS_SENDS: bool = true;
+
+    fn on_sent(&mut self, range: Range<usize>) {
+        let Self::Summed(pieces, sum) = self else { return };
+        // Data that is sent again is in it already.
+        while sum.done < range.end {
+            let part = pieces.part(sum.done);
+            let part = &part[..part.len().min(range.end - sum.done)];
+            sum.digest.update(part);
+            sum.done += part.len();
+        }
+        if sum.done == pieces.length() {
+            sum.result.get_or_init(|| checksum_of(sum.digest));
+        }
+    }
+
     fn length(&self) -> usize {
         match self {
-            Self::Pieces(pieces) => pieces.length(),
+            Self::Pieces(pieces) | Self::Summed(pieces, _) => pieces.length(),
             Self::Bytes(bytes) => bytes.length(),
         }
     }
 
     fn part(&self, offset: usize) -> &[u8] {
         match self {
-            Self::Pieces(pieces) => pieces.part(offset),
+            Self::Pieces(pieces) | Self::Summed(pieces, _) => pieces.part(offset),
             Self::Bytes(bytes) => bytes.part(offset),
         }
     }
 
     fn part_mut(&mut self, offset: usize) -> &mut [u8] {
         match self {
-            Self::Pieces(pieces) => pieces.part_mut(offset),
+            Self::Pieces(pieces) | Self::Summed(pieces, _) => pieces.part_mut(offset),
             Self::Bytes(bytes) => bytes.part_mut(offset),
         }
     }
+}
+
+/// A checksum as it is kept: never 0, which says that there is none.
+pub(crate) fn checksum_of(digest: DataDigest) -> u32 {
+    digest.finish().max(1)
 }
 
 /// One pair of commands, and its end.
@@ -70,13 +121,16 @@ pub(crate) struct Pair<B> {
     pub(crate) kept_bytes: u64,
     /// Attempts, if its connection is lost.
     pub(crate) attempt_count_max: u8,
-    /// Results of the commands.
+    /// Results of the first two commands.
     pub(crate) results: [u64; 2],
     pub(crate) failure: Option<Failure>,
     attempt_count: u8,
     /// Commands outstanding.
     left: u8,
     lane: usize,
+    tag: u32,
+    /// The checksum of an outstanding pair whose third command brings it.
+    sum: Option<Arc<OnceLock<u32>>>,
 }
 
 impl<B> Pair<B> {
@@ -91,7 +145,14 @@ impl<B> Pair<B> {
             attempt_count: 0,
             left: 0,
             lane: 0,
+            tag: 0,
+            sum: None,
         }
+    }
+
+    /// Whether its checksum is to be sent, and not known yet.
+    fn is_summing(&self) -> bool {
+        self.sum.as_ref().is_none_or(|sum| sum.get().is_none())
     }
 }
 
@@ -157,19 +218,21 @@ impl<B: DataBuffer> PairLanes<B> {
         self.targets[target].len()
     }
 
-    /// Runs pairs until all have ended. `make` makes the commands of the pair with this number, with a tag.
+    /// Runs pairs until all have ended. `make` makes the commands of the pair with this number, with a tag; `make_last` the
+    /// one that brings the checksum.
     ///
     /// With `patience` the commands of a target that is silent for too long end, and its lanes with them.
     pub(crate) fn run(
         &mut self,
         pairs: &mut [Pair<B>],
-        make: &mut Make<'_, B>,
+        (make, make_last): (&mut Make<'_, B>, &mut MakeLast<'_>),
         mut patience: Option<&mut Patience>,
     ) {
         let mut run = Run {
             waiting: vec![VecDeque::new(); self.targets.len()],
             outstanding: vec![0; self.targets.len()],
             kept: vec![0; self.lanes.lanes().len()],
+            summing: Vec::new(),
         };
         for (number, pair) in pairs.iter().enumerate() {
             run.waiting[pair.target].push_back(number);
@@ -178,6 +241,7 @@ impl<B: DataBuffer> PairLanes<B> {
         let timeout = patience.as_deref().map_or(WAIT, |patience| patience.limit / CHECKS);
         let mut completions: Vec<Completion<PairBuffer<B>>> = Vec::new();
         loop {
+            self.send_sums(pairs, make_last, &mut run);
             for target in 0..self.targets.len() {
                 self.fill(target, pairs, make, &mut run);
             }
@@ -189,7 +253,9 @@ impl<B: DataBuffer> PairLanes<B> {
                     self.lanes.lane_mut(lane).ring();
                 }
             }
-            self.lanes.wait_with(&mut |_, completion| completions.push(completion), timeout);
+            let is_summing = |&number: &usize| pairs[number].is_summing();
+            let goes_on = || run.summing.iter().all(is_summing);
+            self.lanes.wait_while(&mut |_, completion| completions.push(completion), timeout, goes_on);
             for completion in completions.drain(..) {
                 self.complete(completion, pairs, &mut run);
             }
@@ -208,6 +274,7 @@ impl<B: DataBuffer> PairLanes<B> {
             let pair = &mut pairs[number];
             if self.submit(number, pair, lane, make) {
                 run.kept[lane] += pair.kept_bytes;
+                run.summing.extend(pair.sum.is_some().then_some(number));
                 run.outstanding[target] += 1;
             }
         }
@@ -217,6 +284,24 @@ impl<B: DataBuffer> PairLanes<B> {
                 pairs[number].failure = Some(Failure::Unreachable);
             }
         }
+    }
+
+    /// Submits the checksums of values that have been sent, before other pairs take the room for them.
+    fn send_sums(&mut self, pairs: &mut [Pair<B>], make_last: &mut MakeLast<'_>, run: &mut Run) {
+        run.summing.retain(|&number| {
+            let pair = &mut pairs[number];
+            let Some(&sum) = pair.sum.as_ref().and_then(|sum| sum.get()) else { return pair.sum.is_some() };
+            let user = number as u64 * COMMAND_COUNT_MAX + 2;
+            match self.lanes.submit(pair.lane, make_last(number, pair.tag, sum), None, user) {
+                Ok(()) => pair.left += 1,
+                // Its Submit will have ended, and leave room.
+                Err(_) if self.lanes.lanes()[pair.lane].over().is_none() => return true,
+                // It ends with its association.
+                Err(_) => {}
+            }
+            pair.sum = None;
+            false
+        });
     }
 
     /// A lane with room for two commands, in turn, and for bytes that the target keeps.
@@ -233,6 +318,8 @@ impl<B: DataBuffer> PairLanes<B> {
     fn submit(&mut self, number: usize, pair: &mut Pair<B>, lane: usize, make: &mut Make<'_, B>) -> bool {
         self.next_tag = self.next_tag.wrapping_add(1);
         let made = make(number, pair, self.next_tag);
+        pair.sum = pair.buffers[0].as_mut().and_then(PairBuffer::begin_sum);
+        pair.tag = self.next_tag;
         pair.attempt_count += 1;
         pair.lane = lane;
         pair.failure = None;
@@ -241,7 +328,7 @@ impl<B: DataBuffer> PairLanes<B> {
             return false;
         };
         for (at, command) in [Some(first), second].into_iter().flatten().enumerate() {
-            let user = number as u64 * 2 + at as u64;
+            let user = number as u64 * COMMAND_COUNT_MAX + at as u64;
             if let Err(refused) = self.lanes.submit(lane, command, pair.buffers[at].take(), user) {
                 // If the first one was taken, the association has ended since, and it ends with it.
                 pair.buffers[at] = refused.buffer;
@@ -255,20 +342,24 @@ impl<B: DataBuffer> PairLanes<B> {
 
     /// Takes a completion, and repeats a pair whose connection was lost if it has attempts left.
     fn complete(&mut self, completion: Completion<PairBuffer<B>>, pairs: &mut [Pair<B>], run: &mut Run) {
-        let number = usize::try_from(completion.user / 2).unwrap_or(usize::MAX);
-        let at = usize::from(completion.user % 2 == 1);
+        let number = usize::try_from(completion.user / COMMAND_COUNT_MAX).unwrap_or(usize::MAX);
+        let at = completion.user % COMMAND_COUNT_MAX;
         let pair = &mut pairs[number];
         pair.left -= 1;
-        if let Some(buffer) = completion.buffer {
+        if at == 0 {
+            pair.sum = None;
+        }
+        let at_first_two = usize::try_from(at).ok().filter(|at| *at < pair.buffers.len());
+        if let (Some(at), Some(buffer)) = (at_first_two, completion.buffer) {
             pair.buffers[at] = Some(buffer);
         }
         match completion.result {
-            Ok(result) => pair.results[at] = result,
+            Ok(result) => at_first_two.into_iter().for_each(|at| pair.results[at] = result),
             Err(failure) => {
                 // The status of both is that of the first; a cancelled one says nothing.
                 pair.failure = pair.failure.filter(|known| *known != Failure::Cancelled).or(Some(failure));
-                if at == 1 && pair.left > 0 {
-                    self.lanes.lane_mut(pair.lane).cancel(completion.user - 1);
+                if at > 0 && pair.left > 0 {
+                    self.lanes.lane_mut(pair.lane).cancel(completion.user - at);
                 }
             }
         }
@@ -326,6 +417,8 @@ struct Run {
     outstanding: Vec<usize>,
     /// Bytes that a target keeps, by lane.
     kept: Vec<u64>,
+    /// Numbers of pairs whose checksum is not sent yet.
+    summing: Vec<usize>,
 }
 
 /// Bytes that each target had moved, and when that changed last.

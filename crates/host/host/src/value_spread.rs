@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use host_core::failure::Failure;
-use host_core::key_value::{AtomicOutcome, KeyValueNamespace};
+use host_core::key_value::{AtomicOutcome, Batch, KeyValueNamespace, Pin};
 use host_core::rendezvous::{Rendezvous, hash};
 use proto::host_queue::DataBuffer;
 use wire::kv::Key;
@@ -214,7 +214,7 @@ impl<B: DataBuffer + Default + Send + 'static> ValueSpread<B> {
     #[must_use]
     pub fn value_bytes_max(&self) -> Option<u32> {
         let up = (0..self.members.len()).filter_map(|target| self.targets.target(target));
-        up.map(|target| target.namespace.value_bytes_max()).min()
+        up.map(|target| target.namespace.paired_value_bytes_max()).min()
     }
 
     /// Retrieves values into buffers of their lengths, as [`ValueLanes::retrieve`](crate::ValueLanes::retrieve). With
@@ -321,6 +321,34 @@ impl<B: DataBuffer + Default + Send + 'static> ValueSpread<B> {
         Ok(presence)
     }
 
+    /// Pins pairs, each at the first target of its rank that has it and can be reached, as
+    /// [`ValueLanes::pin`](crate::ValueLanes::pin). [`Pin::End`] goes to all targets that may have the pairs, and its results
+    /// are of those alone that can be reached.
+    ///
+    /// # Errors
+    /// As [`exist`](Self::exist), and [`delete`](Self::delete) for [`Pin::End`]. Some pairs may be pinned then: their pins end
+    /// with their time.
+    pub fn pin(&mut self, keys: &[&[u8]], pin: Pin) -> Result<Presence, Error> {
+        let mut done = vec![false; keys.len()];
+        let seconds = pin.parts().1.to_le_bytes();
+        let operation = |key| pin.operation(key, &seconds);
+        let empty = |namespace: &KeyValueNamespace| namespace.pin_batch(pin);
+        let mut read = |job: &BatchJob| {
+            let presence = job.presence()?;
+            for (&key, is_done) in job.keys.iter().zip(presence.iter()) {
+                done[key] |= is_done;
+            }
+            Ok(presence.iter().collect())
+        };
+        match pin {
+            Pin::End => self.at_all(keys, empty, operation, |job| read(job).map(drop), "Pin")?,
+            _ => self.ask(keys, empty, operation, read)?,
+        }
+        let mut presence = Presence::default();
+        done.into_iter().for_each(|is_done| presence.push(is_done));
+        Ok(presence)
+    }
+
     /// Length of the value of a key; `None` if the key does not exist, or with immutable values cannot be asked for.
     ///
     /// # Errors
@@ -339,7 +367,7 @@ impl<B: DataBuffer + Default + Send + 'static> ValueSpread<B> {
     fn ask<'k>(
         &mut self,
         keys: &[&'k [u8]],
-        empty: impl Fn(&KeyValueNamespace) -> Result<host_core::key_value::Batch, crate::InvalidCommand>,
+        empty: impl Fn(&KeyValueNamespace) -> Result<Batch, crate::InvalidCommand>,
         operation: impl Fn(&'k [u8]) -> Operation<'k>,
         mut read: impl FnMut(&BatchJob) -> Result<Vec<bool>, Error>,
     ) -> Result<(), Error> {
@@ -384,6 +412,19 @@ impl<B: DataBuffer + Default + Send + 'static> ValueSpread<B> {
     /// As [`exist`](Self::exist). Some keys may be deleted then. With immutable values a target that cannot be reached is no
     /// error: it may have the keys still when it is back.
     pub fn delete(&mut self, keys: &[&[u8]]) -> Result<(), Error> {
+        let operation = |key| Operation::on(KvOpcode::DELETE, key);
+        self.at_all(keys, KeyValueNamespace::batch, operation, BatchJob::deleted, "Delete")
+    }
+
+    /// Has an operation on each key carried out at all targets that may have it. `ended` is how a batch of them ended.
+    fn at_all<'k>(
+        &mut self,
+        keys: &[&'k [u8]],
+        empty: impl Fn(&KeyValueNamespace) -> Result<Batch, crate::InvalidCommand>,
+        operation: impl Fn(&'k [u8]) -> Operation<'k>,
+        mut ended: impl FnMut(&BatchJob) -> Result<(), Error>,
+        name: &'static str,
+    ) -> Result<(), Error> {
         self.take_news()?;
         let is_immutable = self.spread.is_immutable;
         let mut jobs = Vec::new();
@@ -392,19 +433,18 @@ impl<B: DataBuffer + Default + Send + 'static> ValueSpread<B> {
             let place = |key: &&[u8]| (is_immutable || self.owner(key) == Some(target)).then_some(target);
             let at_targets: Vec<_> = keys.iter().map(place).collect();
             is_all_up &= self.members[target].is_up || at_targets.iter().all(Option::is_none);
-            let operation = |key| Operation::on(KvOpcode::DELETE, key);
-            jobs.extend(self.targets.batches(keys, &at_targets, KeyValueNamespace::batch, operation)?);
+            jobs.extend(self.targets.batches(keys, &at_targets, &empty, &operation)?);
         }
         let mut patience = Patience::new(self.spread.deadline);
         let effort = Effort { attempt_count_max: 1, patience: Some(&mut patience) };
         self.targets.run_batches(&mut jobs, effort);
         for job in &jobs {
-            match job.deleted() {
+            match ended(job) {
                 Err(Error::Failed { failure, .. }) if is_immutable && is_loss(failure) => {}
                 ended => ended?,
             }
         }
-        if is_immutable || is_all_up { Ok(()) } else { Err(unreachable("Delete")) }
+        if is_immutable || is_all_up { Ok(()) } else { Err(unreachable(name)) }
     }
 
     /// Atomically changes the number that is a key's value, at the first target of the key's rank alone: never at

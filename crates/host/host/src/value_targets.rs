@@ -8,6 +8,7 @@
 use host_core::failure::Failure;
 use host_core::key_value::{Batch, KeyValueNamespace};
 use host_core::namespace::InvalidCommand;
+use host_core::submit::Command;
 use proto::host_queue::DataBuffer;
 use wire::kv::batch::{Operation, Outcome, Outcomes};
 use wire::kv::presence::Presence;
@@ -242,10 +243,13 @@ impl<B: DataBuffer + Default> ValueTargets<B> {
         direction: Direction,
         effort: Effort<'_>,
     ) -> Vec<Pair<B>> {
+        let targets = &self.targets;
+        let namespace =
+            |target: usize| &targets[target].as_ref().expect("jobs are for targets that are up").namespace;
         let pair = |job: &mut Job| {
             let transfer = &mut transfers[job.at];
             let may_repeat = direction == Direction::Retrieve || transfer.options.is_empty();
-            let mut pair = job.pair(transfer, direction);
+            let mut pair = job.pair(namespace(job.target), transfer, direction);
             pair.attempt_count_max = if may_repeat { effort.attempt_count_max } else { 1 };
             pair
         };
@@ -253,13 +257,13 @@ impl<B: DataBuffer + Default> ValueTargets<B> {
         if pairs.is_empty() {
             return pairs;
         }
-        let targets = &self.targets;
         let mut make = |number: usize, pair: &Pair<B>, tag| {
             let job: &Job = &jobs[number];
-            let target = targets[job.target].as_ref().expect("jobs are for targets that are up");
-            job.commands(&target.namespace, tag, &transfers[job.at], Some(pair), direction)
+            job.commands(namespace(job.target), tag, &transfers[job.at], Some(pair), direction)
         };
-        self.lanes.run(&mut pairs, &mut make, effort.patience);
+        let mut make_last =
+            |number: usize, tag, checksum| namespace(jobs[number].target).store_flags(tag, checksum);
+        self.lanes.run(&mut pairs, (&mut make, &mut make_last), effort.patience);
         for (job, pair) in jobs.iter().zip(&mut pairs) {
             job.finish(pair, &mut transfers[job.at], direction);
         }
@@ -319,7 +323,7 @@ impl<B: DataBuffer + Default> ValueTargets<B> {
         let mut pairs: Vec<Pair<B>> = jobs.iter_mut().map(pair).collect();
         let mut make =
             |number: usize, pair: &Pair<B>, tag| Ok(batch_commands(&jobs[number].batch, tag, pair));
-        self.lanes.run(&mut pairs, &mut make, effort.patience);
+        self.lanes.run(&mut pairs, (&mut make, &mut no_checksum), effort.patience);
         for (job, pair) in jobs.iter_mut().zip(pairs) {
             let [outcomes, _] = pair.buffers;
             job.ended = match (pair.failure, outcomes) {
@@ -338,7 +342,7 @@ impl<B: DataBuffer + Default> ValueTargets<B> {
             let target = targets[pair.target].as_ref().expect("a target that is up");
             Ok((target.namespace.flush(), None))
         };
-        self.lanes.run(&mut pairs, &mut make, effort.patience);
+        self.lanes.run(&mut pairs, (&mut make, &mut no_checksum), effort.patience);
         pairs.into_iter().map(|pair| pair.failure).collect()
     }
 }
@@ -374,6 +378,11 @@ impl BatchJob {
         let (status, length) = (outcome.status, outcome.result);
         present(if status.is_success() { Ok(length) } else { Err(failed("Exist", Failure::Status(status))) })
     }
+}
+
+/// Pairs whose data is no value have no checksum.
+fn no_checksum(_: usize, _: u32, _: u32) -> Command {
+    unreachable!("only values are summed")
 }
 
 fn failed(command: &'static str, failure: Failure) -> Error {

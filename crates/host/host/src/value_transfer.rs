@@ -14,10 +14,14 @@ use wire::kv::batch::{Operation, StoreAttributes};
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 
-use crate::value_pairs::{Pair, PairBuffer, PairCommands};
+use crate::value_pairs::{Pair, PairBuffer, PairCommands, Sum, checksum_of};
 
 /// Bytes of a stripe, at least: a shorter value, or one in one piece, is one job.
 const STRIPE_BYTES_MIN: u64 = 1 << 20;
+
+/// Bytes of a value whose checksum is computed while it is sent, at least: it takes a third command.
+const SUMMED_BYTES_MIN: u32 = 128 << 10;
+const _: () = assert!(SUMMED_BYTES_MIN > CAPSULE_BYTES_MAX);
 
 /// The longest value that may go in a capsule, bytes.
 const CAPSULE_BYTES_MAX: u32 = 64 << 10;
@@ -165,15 +169,24 @@ impl Job {
     /// Its pair, with the buffers of the transfer.
     pub(crate) fn pair<B: DataBuffer + Default>(
         &mut self,
+        namespace: &KeyValueNamespace,
         transfer: &mut ValueTransfer<'_, B>,
         direction: Direction,
     ) -> Pair<B> {
+        let has_sum = matches!(direction, Direction::Store { has_checksums: true, .. })
+            && self.length >= SUMMED_BYTES_MIN
+            && namespace.takes_flags_later();
         let buffers = match &mut self.batch {
             Some(batch) => batch_buffers(batch),
             None => {
                 let pieces = &mut transfer.pieces[self.pieces.clone()];
                 let pieces = pieces.iter_mut().map(std::mem::take).collect();
-                [Some(PairBuffer::Pieces(Vectored::new(pieces))), None]
+                let pieces = Vectored::new(pieces);
+                let buffer = match has_sum {
+                    true => PairBuffer::Summed(pieces, Sum::default()),
+                    false => PairBuffer::Pieces(pieces),
+                };
+                [Some(buffer), None]
             }
         };
         let mut pair = Pair::new(self.target, buffers);
@@ -207,6 +220,12 @@ impl Job {
             }
             Direction::Store { ttl_s, has_checksums } => {
                 let flags = match pair.map(|pair| &pair.buffers[0]) {
+                    Some(Some(PairBuffer::Summed(..))) => {
+                        let options = (transfer.options, ttl_s);
+                        return namespace
+                            .store_flags_later(tag, transfer.key, self.length, options)
+                            .map(both);
+                    }
                     Some(Some(PairBuffer::Pieces(pieces))) if has_checksums => checksum(pieces.pieces()),
                     _ => 0,
                 };
@@ -228,7 +247,7 @@ impl Job {
             Some(_) => moved_empty(pair, direction),
             None => pair.failure.map_or(Moved::Whole, |failure| Moved::of(failure, direction)),
         };
-        if let Some(PairBuffer::Pieces(pieces)) = pair.buffers[0].take() {
+        if let Some(PairBuffer::Pieces(pieces) | PairBuffer::Summed(pieces, _)) = pair.buffers[0].take() {
             let places = &mut transfer.pieces[self.pieces.clone()];
             for (place, piece) in places.iter_mut().zip(pieces.into_pieces()) {
                 *place = piece;
@@ -298,7 +317,7 @@ pub(crate) fn checksum<B: DataBuffer>(pieces: &[B]) -> u32 {
             at += part.len();
         }
     }
-    digest.finish().max(1)
+    checksum_of(digest)
 }
 
 /// Consecutive pieces for each lane, of about the same number of bytes, with their range of the value; `None` if one lane

@@ -250,6 +250,7 @@ fn contents_line(namespace: &ResolvedNamespace) -> String {
         Source::KeyValue { .. } => "keys and values in memory: empty at each start",
         Source::KeyValueFile { path, .. } if !path.exists() => "keys and values in a file, to be created",
         Source::KeyValueFile { .. } => "keys and values in a file",
+        Source::KeyValueRados(_) => "keys and values in a pool of a Ceph cluster",
         Source::File { path, .. } if !path.exists() => "in a file, to be created",
         Source::File { .. } => "in an existing file",
         Source::Device { .. } => "a block device of this machine",
@@ -259,6 +260,7 @@ fn contents_line(namespace: &ResolvedNamespace) -> String {
         }
         Source::Rbd(_) => "an image in a Ceph cluster",
         Source::Nbd(_) => "an export of an NBD server",
+        Source::VhostUser(_) => "a block device behind a vhost-user socket",
     };
     let access = if namespace.spec.is_read_only { ", read only" } else { "" };
     format!("{contents}{access}")

@@ -76,7 +76,8 @@ impl Args for CtlArguments {
             .value_parser(value_parser!(u64).range(1..=86_400))
             .global(true)
             .help("Seconds to wait for the target");
-        let command = command.arg(timeout).after_help(HELP).subcommand_required(true);
+        // Not `subcommand_required`, whose error lists all aliases.
+        let command = command.arg(timeout).after_help(HELP).arg_required_else_help(true);
         let command = NOUNS.iter().fold(command, |command, noun| command.subcommand(noun_command(noun)));
         let command = command.subcommands(volumes::commands());
         command
@@ -245,9 +246,10 @@ pub(crate) fn ctl(arguments: &CtlArguments) -> Ended {
         names::names(&words, target)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let (noun, matches) = arguments.0.subcommand().ok_or_else(|| {
+        Failure::usage("say what to see or change, as in `nvlane ctl namespace list`: see --help")
+    })?;
     let mut client = Client::connect(&target, Duration::from_secs(seconds))?;
-    let (noun, matches) =
-        arguments.0.subcommand().ok_or_else(|| Failure::usage("name a noun: nvlane ctl --help"))?;
     match noun {
         "diff" => output.print(&Differences(client.call("diff", &Map::new())?))?,
         "export" => {
@@ -362,8 +364,11 @@ fn with_size(storage: &str, bytes: u64) -> Result<String, Failure> {
         Source::Device { .. } => {
             return Err(Failure::usage("a device has its own size: leave --size out"));
         }
-        Source::Nbd(_) => {
-            return Err(Failure::usage("an export has the size that its server gives it: leave --size out"));
+        Source::Nbd(_) | Source::VhostUser(_) => {
+            return Err(Failure::usage("it has the size that its server gives it: leave --size out"));
+        }
+        Source::KeyValueRados(_) => {
+            return Err(Failure::usage("keys in a cluster have the room of their pool: leave --size out"));
         }
         Source::Rbd(_) => {
             return Err(Failure::usage(

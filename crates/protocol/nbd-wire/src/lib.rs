@@ -3,6 +3,7 @@
 //! Of the specification: <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>.
 #![forbid(unsafe_code)]
 
+pub mod block_status;
 pub mod chunk;
 pub mod command;
 pub mod negotiation;

@@ -93,10 +93,12 @@ pub(crate) enum Phase<B> {
     /// An Asynchronous Event Request whose cid another command has taken over: the driver has it, and its completion
     /// is not sent.
     Superseded,
-    /// The driver has asked for its data, which goes into the buffer.
+    /// The driver has asked for its data, which goes into the buffer, and for the part of it behind that, if there is one,
+    /// into `ahead`.
     Receiving {
         data: WriteData,
         buffer: B,
+        ahead: Option<B>,
         is_intact: bool,
     },
     /// It is completed; data that was asked for before is still to come, and is dropped.
@@ -107,16 +109,40 @@ pub(crate) enum Phase<B> {
     },
 }
 
+impl<B> Phase<B> {
+    /// The buffer that receives.
+    #[inline]
+    pub(crate) fn receiving_mut(&mut self, of: Arriving) -> Option<&mut B> {
+        match (self, of) {
+            (Self::Receiving { buffer, .. }, Arriving::InPart) => Some(buffer),
+            (Self::Receiving { ahead, .. }, Arriving::Ahead) => ahead.as_mut(),
+            _ => None,
+        }
+    }
+}
+
+/// Where the data of a PDU that comes in goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arriving {
+    /// Into the buffer of its command.
+    InPart,
+    /// Into that of the part behind.
+    Ahead,
+}
+
 impl<B, C> Entry<B, C> {
     /// Its command, which was asked for its data, is completed.
-    fn stop_receiving(&mut self, is_arriving: bool) {
-        self.phase = match std::mem::replace(&mut self.phase, Phase::Free) {
-            Phase::Receiving { data, buffer, .. } if is_arriving => {
+    fn stop_receiving(&mut self, arriving: Option<Arriving>) {
+        self.phase = match (std::mem::replace(&mut self.phase, Phase::Free), arriving) {
+            (Phase::Receiving { data, buffer, .. }, Some(Arriving::InPart)) => {
                 Phase::Draining { data, buffer: Some(buffer) }
             }
-            Phase::Receiving { data, .. } if data.is_owed() => Phase::Draining { data, buffer: None },
-            Phase::Receiving { .. } | Phase::AwaitingEvent => Phase::Free,
-            Phase::Free | Phase::Executing | Phase::Superseded | Phase::Draining { .. } => {
+            (Phase::Receiving { data, ahead, .. }, Some(Arriving::Ahead)) => {
+                Phase::Draining { data, buffer: ahead }
+            }
+            (Phase::Receiving { data, .. }, None) if data.is_owed() => Phase::Draining { data, buffer: None },
+            (Phase::Receiving { .. } | Phase::AwaitingEvent, _) => Phase::Free,
+            (Phase::Free | Phase::Executing | Phase::Superseded | Phase::Draining { .. }, _) => {
                 panic!("a command is completed once")
             }
         }
@@ -240,7 +266,7 @@ impl<B, C: Default> CommandTable<B, C> {
     }
 
     /// The command is completed: its cid may come again. Its slot stays while data asked for is still to come, and its
-    /// buffer while a PDU `is_arriving` there. Returns the cid; `None` if another command has taken it over: then
+    /// buffer while a PDU is `arriving` there. Returns the cid; `None` if another command has taken it over: then
     /// nothing is to be sent.
     ///
     /// # Panics
@@ -251,7 +277,11 @@ impl<B, C: Default> CommandTable<B, C> {
         clippy::indexing_slicing,
         reason = "slots are the table's own, and this one is live"
     )]
-    pub(crate) fn complete(&mut self, slot: Slot, is_arriving: impl FnOnce() -> bool) -> Option<u16> {
+    pub(crate) fn complete(
+        &mut self,
+        slot: Slot,
+        arriving: impl FnOnce() -> Option<Arriving>,
+    ) -> Option<u16> {
         let entry = &mut self.entries[slot.index()];
         debug_assert!(
             !matches!(entry.phase, Phase::Free | Phase::Draining { .. }),
@@ -262,7 +292,7 @@ impl<B, C: Default> CommandTable<B, C> {
         if let Phase::Executing = entry.phase {
             entry.phase = Phase::Free;
             self.free.push(slot.0);
-        } else if !self.complete_waiting(slot, is_arriving()) {
+        } else if !self.complete_waiting(slot, arriving()) {
             return None;
         }
         self.live_count -= 1;
@@ -273,14 +303,14 @@ impl<B, C: Default> CommandTable<B, C> {
     /// Completes a command that waits for its data or for an event. Returns whether its cid is still its own.
     #[inline(never)]
     #[expect(clippy::indexing_slicing, reason = "slots are the table's own")]
-    fn complete_waiting(&mut self, slot: Slot, is_arriving: bool) -> bool {
+    fn complete_waiting(&mut self, slot: Slot, arriving: Option<Arriving>) -> bool {
         let entry = &mut self.entries[slot.index()];
         let is_superseded = matches!(entry.phase, Phase::Superseded);
         if is_superseded {
             entry.phase = Phase::Free;
             self.superseded.retain(|superseded| *superseded != slot.0);
         } else {
-            entry.stop_receiving(is_arriving);
+            entry.stop_receiving(arriving);
         }
         if let Phase::Free = entry.phase {
             self.free.push(slot.0);
@@ -484,7 +514,7 @@ mod tests {
         let first = table.insert(0xffff);
         table.insert(0);
         assert_eq!((table.live_count(), table.limit()), (2, 2));
-        assert_eq!(table.complete(first, || false), Some(0xffff));
+        assert_eq!(table.complete(first, || None), Some(0xffff));
         table.insert(1);
         assert!(!table.is_idle());
     }
@@ -503,8 +533,8 @@ mod tests {
         let mut table = CommandTable::<(), ()>::new(2);
         table.insert(1);
         let slot = table.insert(2);
-        table.complete(slot, || false);
-        table.complete(slot, || false);
+        table.complete(slot, || None);
+        table.complete(slot, || None);
     }
 
     #[test]
@@ -514,7 +544,7 @@ mod tests {
         let slot = table.insert(7);
         let tag = table.tag(slot, 2);
         assert_eq!(table.by_tag(tag), Ok((slot, 2)));
-        table.complete(slot, || false);
+        table.complete(slot, || None);
         let again = table.insert(8);
         assert_eq!(again, slot);
         assert_eq!(table.by_tag(tag), Err(UnknownTag));
@@ -530,14 +560,14 @@ mod tests {
         let mut data = WriteData::new(0..8);
         data.grant(8, 1);
         let slot = table.insert(7);
-        *table.phase_mut(slot) = Phase::Receiving { data, buffer: (), is_intact: true };
-        table.complete(slot, || false);
+        *table.phase_mut(slot) = Phase::Receiving { data, buffer: (), ahead: None, is_intact: true };
+        table.complete(slot, || None);
         assert_eq!(table.find(7), None, "its cid is free at once");
         let other = table.insert(7);
         assert_ne!(other, slot);
         table.shrink();
         table.drained(slot);
-        table.complete(other, || false);
+        table.complete(other, || None);
         assert_eq!(table.live_count(), 0);
         assert!(table.is_idle());
     }
@@ -549,8 +579,8 @@ mod tests {
         data.grant(8, 1);
         data.on_h2c_data(0, 0, 8, true).unwrap();
         let slot = table.insert(7);
-        *table.phase_mut(slot) = Phase::Receiving { data, buffer: "buffer", is_intact: true };
-        table.complete(slot, || true);
+        *table.phase_mut(slot) = Phase::Receiving { data, buffer: "buffer", ahead: None, is_intact: true };
+        table.complete(slot, || Some(Arriving::InPart));
         assert!(matches!(table.phase_mut(slot), Phase::Draining { buffer: Some("buffer"), .. }));
         assert!(!table.is_idle());
     }
@@ -562,7 +592,7 @@ mod tests {
         *table.context_mut(first) = Some('a');
         *table.context_mut(second) = Some('b');
         assert_eq!((table.entry(first).context, table.contexts().count()), (Some('a'), 2));
-        table.complete(first, || false);
+        table.complete(first, || None);
         assert_eq!(table.contexts().collect::<Vec<_>>(), [&Some('b')]);
         let again = table.insert(3);
         assert_eq!((again, table.entry(again).context), (first, None), "nothing of the one before");
@@ -581,7 +611,7 @@ mod tests {
                 if insert && !model.contains_key(&cid) {
                     model.insert(cid, table.insert(cid));
                 } else if let Some(slot) = model.remove(&cid) {
-                    table.complete(slot, || false);
+                    table.complete(slot, || None);
                 }
                 prop_assert_eq!(table.find(cid), model.get(&cid).copied());
             }

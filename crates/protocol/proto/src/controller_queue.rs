@@ -22,7 +22,7 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use crate::caravan::Caravan;
-use crate::command_table::{CommandTable, Phase, Slot};
+use crate::command_table::{Arriving, CommandTable, Phase, Slot};
 use crate::framer::{DataLimits, Frame, Framer, Sender, term_req};
 use crate::handshake::{Agreement, ControllerOffer};
 use crate::violation::Violation;
@@ -74,7 +74,7 @@ pub enum Event<'a> {
         /// In-capsule data, whole and intact.
         data: &'a [u8],
     },
-    /// The data requested with [`request_data`](ControllerQueue::request_data) has arrived.
+    /// The data requested with [`request_data`](ControllerQueue::request_data), or the part requested first, has arrived.
     DataReceived {
         /// The command's slot.
         slot: Slot,
@@ -97,14 +97,17 @@ enum Incoming {
     None,
     /// Into `assembly`, for the command whose header came last; nowhere if that will be refused with this status.
     Capsule { refusal: Option<Status> },
-    /// Into the buffer of the command in this slot, at this offset of it; nowhere if that is completed.
-    Write { slot: Slot, offset: u32 },
+    /// Into a buffer of the command in this slot, at this offset of it; nowhere if that is completed.
+    Write { slot: Slot, of: Arriving, offset: u32 },
 }
 
 impl Incoming {
-    /// Whether an H2CData for this slot is coming in.
-    fn is_for(&self, slot: Slot) -> bool {
-        matches!(self, Self::Write { slot: arriving, .. } if *arriving == slot)
+    /// Where in this slot an H2CData is coming in.
+    fn arriving(&self, slot: Slot) -> Option<Arriving> {
+        match self {
+            Self::Write { slot: arriving, of, .. } if *arriving == slot => Some(*of),
+            _ => None,
+        }
     }
 }
 
@@ -387,9 +390,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         let offset = pdu.offset.get();
         let is_last = pdu.common.flags.contains(PduFlags::LAST);
         data.on_h2c_data(window, offset, pdu.length.get(), is_last)?;
-        // Its windows are within the part that the buffer is for.
-        let offset = data.within_part(offset);
-        self.incoming = Incoming::Write { slot, offset };
+        // Its windows are within the part that the buffer is for, or in the one behind.
+        let (is_ahead, offset) = data.within_part(offset);
+        let of = if is_ahead { Arriving::Ahead } else { Arriving::InPart };
+        self.incoming = Incoming::Write { slot, of, offset };
         Ok(())
     }
 
@@ -403,11 +407,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     fn on_data(&mut self, bytes: &[u8]) {
         match &mut self.incoming {
             Incoming::Capsule { refusal: None } => self.assembly.extend_from_slice(bytes),
-            Incoming::Write { slot, offset } => {
+            Incoming::Write { slot, of, offset } => {
                 let at = *offset as usize;
                 *offset += u32::try_from(bytes.len()).expect("at most a PDU");
                 // The command may have been completed (aborted) meanwhile: its bytes are dropped then.
-                if let Phase::Receiving { buffer, .. } = self.table.phase_mut(*slot) {
+                if let Some(buffer) = self.table.phase_mut(*slot).receiving_mut(*of) {
                     memory::copy_bytes(&mut buffer.as_mut()[at..at + bytes.len()], bytes);
                 }
             }
@@ -418,11 +422,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     /// An H2CData is complete.
     fn on_write_end(&mut self, is_pdu_intact: bool) -> Option<Event<'static>> {
         let incoming = std::mem::replace(&mut self.incoming, Incoming::None);
-        let Incoming::Write { slot, .. } = incoming else { return None };
+        let Incoming::Write { slot, of, .. } = incoming else { return None };
         match self.table.phase_mut(slot) {
             Phase::Receiving { data, is_intact, .. } => {
                 *is_intact &= is_pdu_intact;
-                if data.is_complete() {
+                // A part that comes before the one in front of it is taken behind that.
+                if data.is_complete() && of == Arriving::InPart {
                     return Some(Event::DataReceived { slot, is_intact: *is_intact });
                 }
                 self.push_r2ts(slot);
@@ -451,12 +456,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     pub fn place(&mut self) -> Option<&mut [u8]> {
         let left = self.framer.data_left() as usize;
         match self.incoming {
-            Incoming::Write { slot, offset } if left > 0 => match self.table.phase_mut(slot) {
-                Phase::Receiving { buffer, .. } => {
-                    Some(&mut buffer.as_mut()[offset as usize..offset as usize + left])
-                }
-                _ => None,
-            },
+            Incoming::Write { slot, of, offset } if left > 0 => {
+                let buffer = self.table.phase_mut(slot).receiving_mut(of)?;
+                Some(&mut buffer.as_mut()[offset as usize..offset as usize + left])
+            }
             _ => None,
         }
     }
@@ -480,12 +483,15 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         reason = "the PDU lies in its window (WriteData), and that in the buffer (request_data)"
     )]
     pub fn on_placed(&mut self, count: usize) -> Result<(), Violation> {
-        let Incoming::Write { slot, offset } = &mut self.incoming else { return Ok(()) };
+        let Incoming::Write { slot, of, offset } = &mut self.incoming else { return Ok(()) };
         let start = *offset as usize;
         *offset += u32::try_from(count).expect("at most a PDU");
-        if let Phase::Receiving { buffer, .. } | Phase::Draining { buffer: Some(buffer), .. } =
-            self.table.phase_mut(*slot)
-        {
+        let phase = self.table.phase_mut(*slot);
+        let buffer = match phase {
+            Phase::Draining { buffer, .. } => buffer.as_mut(),
+            phase => phase.receiving_mut(*of),
+        };
+        if let Some(buffer) = buffer {
             self.framer.on_placed(&buffer.as_ref()[start..start + count])?;
         }
         Ok(())
@@ -496,20 +502,31 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     /// # Panics
     /// If the buffer is shorter, the length 0, or the data was asked for before.
     pub fn request_data(&mut self, slot: Slot, buffer: B, length: u32) {
+        let is_asked_for = matches!(self.table.phase_mut(slot), Phase::Receiving { .. });
+        assert!(!is_asked_for, "asked for once, by a command that executes");
         self.request_part(slot, buffer, 0..length);
     }
 
     /// Asks for a part of the data of a command, which goes to the front of `buffer`: for data that is received part by
-    /// part, each asked for when the buffer of the one before was [taken](Self::take_buffer).
+    /// part. The one behind it may be asked for before its buffer is [taken](Self::take_buffer), so that the host has its R2T
+    /// while it sends, if it accepts several.
     ///
     /// # Panics
-    /// If the buffer is shorter, the part empty, or another one is asked for.
+    /// If the buffer is shorter, the part empty, or two are asked for, or one that it does not follow.
     pub fn request_part(&mut self, slot: Slot, buffer: B, part: Range<u32>) {
         let length = part.end.saturating_sub(part.start) as usize;
         assert!(length > 0 && buffer.as_ref().len() >= length, "room for {length} bytes");
-        let phase = self.table.phase_mut(slot);
-        assert!(matches!(phase, Phase::Executing), "asked for once, by a command that executes");
-        *phase = Phase::Receiving { data: WriteData::new(part), buffer, is_intact: true };
+        match self.table.phase_mut(slot) {
+            Phase::Receiving { data, ahead: ahead @ None, .. } => {
+                data.extend(part);
+                *ahead = Some(buffer);
+            }
+            phase => {
+                assert!(matches!(phase, Phase::Executing), "asked for once, by a command that executes");
+                let data = WriteData::new(part);
+                *phase = Phase::Receiving { data, buffer, ahead: None, is_intact: true };
+            }
+        }
         self.push_r2ts(slot);
     }
 
@@ -531,16 +548,37 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         }
     }
 
-    /// Takes the buffer of a command whose data is received.
+    /// Takes the buffer of a command whose data, or the part of it that was asked for first, is received. If
+    /// [`has_data`](Self::has_data) then, the part behind it had come before, and is taken without another event.
     ///
     /// # Panics
     /// If its data is not complete.
     pub fn take_buffer(&mut self, slot: Slot) -> B {
         assert!(!self.awaits_data(slot), "not all data of {slot:?} is here");
-        match std::mem::replace(self.table.phase_mut(slot), Phase::Executing) {
-            Phase::Receiving { buffer, .. } => buffer,
+        let phase = self.table.phase_mut(slot);
+        let taken = match std::mem::replace(phase, Phase::Executing) {
+            Phase::Receiving { buffer, ahead: None, .. } => return buffer,
+            Phase::Receiving { mut data, buffer, ahead: Some(ahead), is_intact } => {
+                data.advance();
+                *phase = Phase::Receiving { data, buffer: ahead, ahead: None, is_intact };
+                buffer
+            }
             _ => panic!("no data was asked for {slot:?}"),
+        };
+        if let Incoming::Write { slot: arriving, of, .. } = &mut self.incoming
+            && *arriving == slot
+        {
+            *of = Arriving::InPart;
         }
+        // Of a host that accepts one R2T at a time.
+        self.push_r2ts(slot);
+        taken
+    }
+
+    /// Whether a command has data to take: all that was asked for, or its first part.
+    #[must_use]
+    pub fn has_data(&self, slot: Slot) -> bool {
+        matches!(self.table.entry(slot).phase, Phase::Receiving { .. }) && !self.awaits_data(slot)
     }
 
     /// Completes a command. Data that was asked for and is still to come will be dropped. Nothing is sent after
@@ -572,7 +610,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     #[inline]
     fn take_out(&mut self, slot: Slot) -> Option<u16> {
         let incoming = self.incoming;
-        self.table.complete(slot, || incoming.is_for(slot))
+        self.table.complete(slot, || incoming.arriving(slot))
     }
 
     /// Completes a command that succeeded with `length` bytes of `payload` for the host.
@@ -706,7 +744,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     #[must_use]
     pub fn awaits_data(&self, slot: Slot) -> bool {
         match &self.table.entry(slot).phase {
-            Phase::Receiving { data, .. } => !data.is_complete() || self.incoming.is_for(slot),
+            Phase::Receiving { data, .. } => {
+                !data.is_complete() || self.incoming.arriving(slot) == Some(Arriving::InPart)
+            }
             _ => false,
         }
     }

@@ -2,7 +2,7 @@
 //! wire §10.1, §24
 
 use wire::identify::capabilities::{Fuses, Oncs};
-use wire::identify::command_set::NvmController;
+use wire::identify::command_set::{Aocs, NvmController};
 use wire::identify::controller::IdentifyController;
 use wire::property::Cap;
 
@@ -39,6 +39,8 @@ pub struct Limits {
     pub has_volatile_cache: bool,
     /// Optional commands it supports.
     pub commands: Oncs,
+    /// Optional admin commands of the NVM command set that it supports.
+    pub admin_commands: Aocs,
     /// Fused pairs it supports.
     pub fused: Fuses,
     /// Blocks it compares and writes as one.
@@ -117,6 +119,7 @@ impl Limits {
             event_request_count: identify.aer_limit().clamp(1, OUTSTANDING_MAX),
             has_volatile_cache: identify.vwc.present(),
             commands: identify.oncs(),
+            admin_commands: Aocs::empty(),
             fused: identify.fuses(),
             compare_write_blocks: identify.atomic_compare_write_blocks(),
             write_zeroes_bytes_max: None,
@@ -140,6 +143,7 @@ impl Limits {
             event_request_count: identify.aer_limit().clamp(1, OUTSTANDING_MAX),
             has_volatile_cache: false,
             commands: Oncs::empty(),
+            admin_commands: Aocs::empty(),
             fused: Fuses::empty(),
             compare_write_blocks: 0,
             write_zeroes_bytes_max: None,
@@ -158,6 +162,7 @@ impl Limits {
             self.deallocate_ranges_max = nvm.dmrl.into();
         }
         self.deallocate_range_blocks_max = Some(nvm.dmrsl.get()).filter(|&blocks| blocks > 0);
+        self.admin_commands = nvm.aocs();
     }
 
     /// Entries of an I/O queue for `depth` commands at once, and how many may really be outstanding. One entry stays
@@ -251,11 +256,13 @@ mod tests {
         let mut nvm = NvmController::default();
         nvm.dmrl = 8;
         nvm.dmrsl.set(1000);
+        nvm.set_aocs(Aocs::ALLOCATED_LBA);
         nvm.set_write_zeroes_limit_bytes(Some(1 << 20), 4096);
         nvm.set_verify_limit_bytes(Some(1 << 16), 4096);
         limits.refine(cap(), &nvm);
         assert_eq!((limits.write_zeroes_bytes_max, limits.verify_bytes_max), (Some(1 << 20), Some(1 << 16)));
         assert_eq!((limits.deallocate_ranges_max, limits.deallocate_range_blocks_max), (8, Some(1000)));
+        assert_eq!(limits.admin_commands, Aocs::ALLOCATED_LBA);
     }
 
     #[test]

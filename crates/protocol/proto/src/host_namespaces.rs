@@ -11,7 +11,9 @@ use wire::id::{Csi, Nsid};
 use wire::identify::command_set::{KvNamespace, KvVendorCommands};
 use wire::identify::descriptors::{NamespaceDescriptor, NamespaceDescriptors};
 use wire::identify::lists::{NSID_LIST_ENTRIES, read_nsid_list};
-use wire::identify::namespace::{DeallocatedValue, IdentifyNamespace, Nmic, Nsattr, Nsfeat};
+use wire::identify::namespace::{
+    DeallocatedValue, IdentifyNamespace, Nmic, Nsattr, Nsfeat, NvmVendorCommands,
+};
 use wire::identify::{Cns, IDENTIFY_BYTES};
 use wire::kv::LONG_KEY_LENGTH_MAX;
 use wire::log::partition_map::PartitionMapLog;
@@ -70,6 +72,8 @@ pub struct NamespaceInfo {
     pub deallocate_granularity_blocks: u32,
     /// Blocks compared and written as one; 0 if not reported.
     pub compare_write_blocks: u32,
+    /// Commands beyond the standard's; none at a controller that is not ours. wire §14.1
+    pub vendor_commands: NvmVendorCommands,
     /// ANA group, 0 for none.
     pub ana_group: u32,
     /// Limits of keys and values, if it is a key-value namespace.
@@ -119,6 +123,8 @@ pub struct KeySpaceVendor {
     pub batch_bytes_max: u32,
     /// Bytes of a vector that an operation works on.
     pub vector_bytes_max: u32,
+    /// Bytes of a value that is named by a second command, if MDTS does not limit it.
+    pub value_bytes_max: u32,
     /// How a key's partition is found, if the target tells that.
     pub partitions: Option<KeyPartitions>,
 }
@@ -137,11 +143,12 @@ impl KeySpace {
     fn new(identify: &KvNamespace) -> Option<Self> {
         let format = identify.format()?;
         let vendor = identify.vendor().map(|vendor| KeySpaceVendor {
-            commands: vendor.commands,
+            commands: vendor.commands(),
             long_key_bytes_max: vendor.long_key_bytes_max.get().min(LONG_KEY_LENGTH_MAX.into()),
             batch_operations_max: vendor.batch_operations_max.get(),
             batch_bytes_max: vendor.batch_bytes_max.get(),
             vector_bytes_max: vendor.vector_bytes_max.get(),
+            value_bytes_max: vendor.value_bytes_max.get(),
             partitions: None,
         });
         Some(Self {
@@ -231,6 +238,7 @@ impl NamespaceInfo {
             write_granularity_blocks: 0,
             deallocate_granularity_blocks: 0,
             compare_write_blocks: 0,
+            vendor_commands: NvmVendorCommands::empty(),
             ana_group: 0,
             keys: None,
             uuid: ids.uuid,
@@ -268,6 +276,7 @@ impl NamespaceInfo {
             write_granularity_blocks: sized(identify.write_granularity_blocks()),
             deallocate_granularity_blocks: sized(identify.deallocate_granularity_blocks()),
             compare_write_blocks: if atomic { identify.atomic_compare_write_blocks() } else { 0 },
+            vendor_commands: identify.vendor_commands(),
             ana_group: identify.anagrpid.get(),
             nguid: ids.nguid.or(identifier(identify.nguid)),
             eui64: ids.eui64.or(Some(identify.eui64).filter(|bytes| *bytes != [0; 8])),
@@ -854,11 +863,12 @@ mod tests {
         };
         assert_eq!(info.keys, Some(plain), "a command has room for 16 bytes of a key");
         let mut vendor = KvVendorArea::default();
-        vendor.commands = KvVendorCommands::ATOMIC;
+        vendor.set_commands(KvVendorCommands::ATOMIC);
         vendor.long_key_bytes_max.set(300);
         vendor.batch_operations_max.set(64);
         vendor.batch_bytes_max.set(4096);
         vendor.vector_bytes_max.set(8192);
+        vendor.value_bytes_max.set(1 << 28);
         page.set_vendor(vendor);
         let ours = KeySpaceVendor {
             commands: KvVendorCommands::ATOMIC,
@@ -866,6 +876,7 @@ mod tests {
             batch_operations_max: 64,
             batch_bytes_max: 4096,
             vector_bytes_max: 8192,
+            value_bytes_max: 1 << 28,
             partitions: None,
         };
         assert_eq!(found(&page, Csi::KV.raw()).keys, Some(KeySpace { vendor: ours, ..plain }));
@@ -883,7 +894,7 @@ mod tests {
         identify.set_format_count(1);
         let vendor = |commands| {
             let mut vendor = KvVendorArea::default();
-            vendor.commands = commands;
+            vendor.set_commands(commands);
             vendor
         };
         // Answers of the log page in turn; the number of requests for it.

@@ -703,8 +703,41 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
 
     /// The kernel has taken `count` bytes. Completions that waited for this come with the next event.
     pub fn on_sent(&mut self, count: usize) {
+        self.tell_buffers(count);
         let (slots, finished) = (&mut self.slots, &mut self.finished);
         self.caravan.on_sent(count, |range| range_gone(slots, finished, range));
+    }
+
+    /// Tells buffers which of the next `count` bytes of the leaving caravan are theirs.
+    #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "slots are ours, and no range is longer than its bytes"
+    )]
+    fn tell_buffers(&mut self, count: usize) {
+        if !B::FOLLOWS_SENDS {
+            return;
+        }
+        let mut left = count;
+        for piece in self.caravan.pieces() {
+            let length = match piece {
+                Piece::Bytes(bytes) => bytes.len(),
+                Piece::Payload(data, range) => {
+                    let end = range.end.min(range.start + left);
+                    if let SlotState::Live(Command { transfer: Transfer::ToController(buffer), .. }) =
+                        &mut self.slots[usize::from(data.slot)].state
+                    {
+                        buffer.on_sent(range.start..end);
+                    }
+                    range.len()
+                }
+            };
+            left = left.saturating_sub(length);
+            if left == 0 {
+                return;
+            }
+        }
     }
 
     /// Whether every unsent byte keeps its address until the kernel has read it, also if this queue is moved. Data
@@ -730,6 +763,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         reason = "slots are ours, and what was counted in is counted out"
     )]
     pub fn on_sent_zero_copy(&mut self, count: usize, is_zero_copy: bool) {
+        self.tell_buffers(count);
         let (slots, finished) = (&mut self.slots, &mut self.finished);
         self.caravan.on_sent_zero_copy(count, is_zero_copy, |DataRange { slot, ends_window }| {
             // The controller may ask for more before the notice comes.

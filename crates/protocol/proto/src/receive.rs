@@ -119,6 +119,17 @@ impl ReceivePlan {
         self
     }
 
+    /// The plan of one receive, if the next bytes are probably the header of a large payload.
+    #[inline]
+    #[must_use]
+    pub const fn before_large(mut self) -> Self {
+        self.expects_large = true;
+        if self.lookahead_bytes > LOOKAHEAD_BYTES {
+            self.lookahead_bytes = LOOKAHEAD_BYTES;
+        }
+        self
+    }
+
     /// Begins a turn.
     #[inline]
     #[must_use]
@@ -278,6 +289,7 @@ mod tests {
             (PLACED_BYTES_MAX, 0),
             "the rest follows in the next turn"
         );
+        assert_eq!(next(plan.before_large(), 0), (0, LOOKAHEAD_BYTES), "its header, and little else");
         assert_eq!(next(ReceivePlan::for_target(Receive::Staging, 0), 0), (0, 64 << 10), "no place is none");
     }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! grant ─▶ open windows ──on_h2c_data──▶ … ──▶ complete once every byte has come
+//!   ▲─ extend: the part behind it, whose windows open meanwhile ─▶ advance: it is the part now
 //! ```
 
 use std::ops::Range;
@@ -17,6 +18,8 @@ pub(crate) struct WriteData {
     /// Start of the part, bytes from the start of the command's data.
     start: u32,
     /// End of the part: the end of the command's data unless it is asked for in parts.
+    part_end: u32,
+    /// End of the part behind it; that of the part itself if there is none.
     end: u32,
     /// Bytes granted so far, from the start.
     granted: u32,
@@ -35,13 +38,30 @@ impl WriteData {
     #[inline]
     pub(crate) fn new(part: Range<u32>) -> Self {
         let Range { start, end } = part;
-        Self { start, end, granted: start, windows: [Window::default(); WINDOW_COUNT_MAX] }
+        let windows = [Window::default(); WINDOW_COUNT_MAX];
+        Self { start, part_end: end, end, granted: start, windows }
     }
 
-    /// Offset in the part of a byte of the command's data. No window begins before the part.
+    /// Adds the part behind this one.
+    ///
+    /// # Panics
+    /// If it does not follow this one, or there is one already.
+    pub(crate) fn extend(&mut self, part: Range<u32>) {
+        assert!(self.end == self.part_end && part.start == self.end, "one part behind another");
+        self.end = part.end;
+    }
+
+    /// The part has been taken: the one behind it, if there is one, is the part now.
+    pub(crate) fn advance(&mut self) {
+        (self.start, self.part_end) = (self.part_end, self.end);
+    }
+
+    /// Whether a byte of the command's data is in the part behind, and its offset in its part. No window begins before the
+    /// part, and none is in both.
     #[inline]
-    pub(crate) fn within_part(&self, offset: u32) -> u32 {
-        offset.saturating_sub(self.start)
+    pub(crate) fn within_part(&self, offset: u32) -> (bool, u32) {
+        let is_ahead = offset >= self.part_end;
+        (is_ahead, offset.saturating_sub(if is_ahead { self.part_end } else { self.start }))
     }
 
     /// Opens the next window, of at most `window_bytes_max`, if data is left to grant and fewer than
@@ -58,7 +78,8 @@ impl WriteData {
         let mut windows = self.windows.iter_mut().take(window_limit.max(1)).enumerate();
         let (index, window) = windows.find(|(_, window)| window.next == window.end)?;
         let start = self.granted;
-        let end = start.saturating_add(window_bytes_max.max(1)).min(self.end);
+        let limit = if start < self.part_end { self.part_end } else { self.end };
+        let end = start.saturating_add(window_bytes_max.max(1)).min(limit);
         self.granted = end;
         *window = Window { next: start, end };
         Some((index, start..end))
@@ -93,10 +114,20 @@ impl WriteData {
         Ok(())
     }
 
-    /// Whether every byte was granted and has arrived, except the rest of the PDU accepted last.
+    /// Whether every byte of the part was granted and has arrived, except the rest of the PDU accepted last.
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
-        self.granted == self.end && !self.is_owed()
+        if self.granted == self.end {
+            return !self.is_owed() || self.part_end != self.end && !self.is_part_owed();
+        }
+        self.granted >= self.part_end && !self.is_part_owed()
+    }
+
+    /// Whether granted data of the part, not of the one behind it, is still to arrive.
+    #[cold]
+    #[inline(never)]
+    fn is_part_owed(&self) -> bool {
+        self.windows.iter().any(|window| window.next != window.end && window.next < self.part_end)
     }
 
     /// Whether granted data is still to arrive, besides the rest of the PDU accepted last.
@@ -140,6 +171,31 @@ mod tests {
         assert_eq!(data.on_h2c_data(0, 0, 0x800, false), Err(Violation::OutOfRange), "repeated");
         assert_eq!(data.on_h2c_data(0, 0x800, 0x800, true), Ok(()));
         assert_eq!(data.on_h2c_data(0, 0x1000, 4, false), Err(Violation::Sequence), "the window is closed");
+    }
+
+    #[test]
+    fn the_part_behind_is_granted_meanwhile_and_comes_in_any_order() {
+        let mut data = WriteData::new(0..6);
+        data.extend(6..10);
+        assert_eq!(data.grant(4, 3), Some((0, 0..4)));
+        assert_eq!(data.grant(4, 3), Some((1, 4..6)), "no window is in both");
+        assert_eq!(data.grant(4, 3), Some((2, 6..10)));
+        assert_eq!((data.within_part(5), data.within_part(7)), ((false, 5), (true, 1)));
+        assert_eq!(data.on_h2c_data(2, 6, 4, true), Ok(()), "the part behind comes first");
+        assert_eq!(data.on_h2c_data(0, 0, 4, true), Ok(()));
+        assert!(!data.is_complete() && data.is_owed());
+        assert_eq!(data.on_h2c_data(1, 4, 2, true), Ok(()));
+        assert!(data.is_complete());
+        data.advance();
+        assert!(data.is_complete(), "it is there as well");
+        assert_eq!(data.within_part(7), (false, 1));
+        data.extend(10..11);
+        assert_eq!(data.grant(4, 1), Some((0, 10..11)));
+        assert!(data.is_complete() && data.is_owed());
+        data.advance();
+        assert!(!data.is_complete());
+        assert_eq!(data.on_h2c_data(0, 10, 1, true), Ok(()));
+        assert!(data.is_complete() && !data.is_owed());
     }
 
     proptest! {

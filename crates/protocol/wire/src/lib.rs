@@ -35,6 +35,7 @@ pub mod field;
 pub mod id;
 pub mod identify;
 pub mod kv;
+pub mod lba_status;
 pub mod log;
 pub mod nqn;
 pub mod nvm;

@@ -55,6 +55,7 @@ tables! {
         0x18 KEEP_ALIVE, "Keep Alive";
         0x21 DISCOVERY_INFORMATION_MANAGEMENT, "Discovery Information Management";
         0x7F FABRICS, "Fabrics";
+        0x86 GET_LBA_STATUS, "Get LBA Status";
     }
 
     /// Type of a Fabrics command (opcode 0x7F), at byte 4 of the entry. wire §6
@@ -67,7 +68,7 @@ tables! {
         0x08 DISCONNECT, "Disconnect";
     }
 
-    /// Opcode on an I/O queue for a namespace of the NVM command set. wire §14
+    /// Opcode on an I/O queue for a namespace of the NVM command set. wire §14 From 0x80 on they are our own: wire §14.1
     pub codes NvmOpcode: u8 {
         0x00 FLUSH, "Flush";
         0x01 WRITE, "Write";
@@ -83,6 +84,7 @@ tables! {
         0x15 RESERVATION_RELEASE, "Reservation Release";
         0x19 COPY, "Copy";
         0x7F FABRICS, "Fabrics";
+        0x86 GET_LBA_STATUS, "Get LBA Status";
     }
 
     /// Opcode on an I/O queue for a namespace of the key-value command set. wire §23 From 0x80 on they are our own:
@@ -96,6 +98,7 @@ tables! {
         0x7F FABRICS, "Fabrics";
         0x81 BATCH_SUBMIT, "Batch Submit";
         0x82 BATCH_COLLECT, "Batch Collect";
+        0x84 PIN, "Pin";
         0x85 ATOMIC, "Atomic";
         0x88 VECTOR_SCALAR, "Vector Update by Scalar";
         0x89 VECTOR_VECTOR, "Vector Update by Vector";
@@ -104,6 +107,7 @@ tables! {
         0x8D RETRIEVE_SUBMIT, "Retrieve Submit";
         0x8E VECTOR_FETCH, "Vector Fetch and Update";
         0x91 STORE_SUBMIT, "Store Submit";
+        0x94 STORE_FLAGS, "Store Flags";
         0x95 STORE_DATA, "Store Data";
     }
 }
@@ -145,7 +149,7 @@ mod tests {
                 Op::RESERVATION_RELEASE,
                 Op::COPY,
             ],
-            &[Op::READ, Op::RESERVATION_REPORT],
+            &[Op::READ, Op::RESERVATION_REPORT, Op::GET_LBA_STATUS],
         );
     }
 
@@ -162,7 +166,7 @@ mod tests {
         );
         assert_directions(
             Op::data_direction,
-            &[Op::DELETE, Op::EXIST, Op::VECTOR_SCALAR, Op::VECTOR_REDUCE],
+            &[Op::DELETE, Op::EXIST, Op::PIN, Op::VECTOR_SCALAR, Op::VECTOR_REDUCE, Op::STORE_FLAGS],
             &[
                 Op::STORE,
                 Op::BATCH_SUBMIT,
@@ -183,7 +187,7 @@ mod tests {
             Op::data_direction,
             &[Op::ABORT, Op::ASYNC_EVENT_REQUEST, Op::KEEP_ALIVE],
             &[Op::SET_FEATURES],
-            &[Op::GET_LOG_PAGE, Op::IDENTIFY, Op::GET_FEATURES],
+            &[Op::GET_LOG_PAGE, Op::IDENTIFY, Op::GET_FEATURES, Op::GET_LBA_STATUS],
         );
         assert_eq!(DataDirection::of(0xFF), DataDirection::Both);
     }

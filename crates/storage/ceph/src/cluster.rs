@@ -1,7 +1,7 @@
 //! A connection to a cluster, which all images of the same configuration and user share.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -146,6 +146,40 @@ impl Cluster {
         unsafe { (self.library.functions.rados_get_instance_id)(self.rados) }
     }
 
+    /// The addresses by which the cluster knows this connection.
+    ///
+    /// # Errors
+    /// The failed call.
+    pub fn address(&self) -> Result<String, Error> {
+        let mut text: *mut c_char = std::ptr::null_mut();
+        // SAFETY: a connected handle, and a place for the text.
+        let found = unsafe { (self.library.functions.rados_getaddrs)(self.rados, &raw mut text) };
+        check(found, || "ask for the own address".into())?;
+        // SAFETY: the call has made a C string, which is given back once.
+        let address = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+        // SAFETY: as above.
+        unsafe { (self.library.functions.rados_buffer_free)(text) };
+        Ok(address)
+    }
+
+    /// Has the cluster refuse the connection with this address for so many seconds: nothing that it sent earlier and has
+    /// not been carried out is carried out after a later request of this one to the same object. Waits for the cluster.
+    ///
+    /// # Errors
+    /// The failed call.
+    pub fn blocklist(&self, address: &str, seconds: u32) -> Result<(), Error> {
+        let functions = &self.library.functions;
+        let address = CString::new(address).map_err(|_| Error::ZeroByte { what: "an address" })?;
+        // SAFETY: a connected handle, and a C string, which the call only reads.
+        let done =
+            unsafe { (functions.rados_blocklist_add)(self.rados, address.as_ptr().cast_mut(), seconds) };
+        check(done, || format!("have the cluster refuse {}", address.to_string_lossy()))?;
+        // SAFETY: a connected handle. Requests from here on carry the version of the map with the list.
+        let seen = unsafe { (functions.rados_wait_for_latest_osdmap)(self.rados) };
+        check(seen, || "wait for the cluster's map".into())?;
+        Ok(())
+    }
+
     pub(crate) fn library(&self) -> &'static Library {
         self.library
     }
@@ -188,9 +222,10 @@ pub(crate) struct Pool {
     pub(crate) context: IoContext,
 }
 
-// SAFETY: as for the cluster: the context is used by one thread at a time, and images copy it.
+// SAFETY: as for the cluster: contexts may be used by any thread, by several at once as long as nobody changes their
+// settings, which are those that they were made with; images copy them.
 unsafe impl Send for Pool {}
-// SAFETY: as above; only its number is asked for after an image was opened.
+// SAFETY: as above.
 unsafe impl Sync for Pool {}
 
 impl Pool {

@@ -86,6 +86,12 @@ fn advice(action: &str, errno: i32) -> &'static str {
         Errno::ACCESS | Errno::PERM | Errno::NOENT if is_connecting => {
             ": no keyring has a key of this user that the cluster takes, see id= and conf="
         }
+        Errno::ACCESS | Errno::PERM if action.contains("the object") => {
+            ": the user's caps do not allow it (mon 'profile rbd', osd 'allow rwx pool=…')"
+        }
+        Errno::ACCESS | Errno::PERM if action.starts_with("have the cluster refuse") => {
+            ": the user's caps do not allow it (mon 'profile rbd', which has the command osd blocklist)"
+        }
         Errno::ACCESS | Errno::PERM => {
             ": the user's caps do not allow it (mon 'profile rbd', osd 'profile rbd pool=…')"
         }

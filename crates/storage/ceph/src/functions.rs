@@ -14,6 +14,18 @@ pub(crate) type ImageOptions = *mut c_void;
 pub(crate) type RawCompletion = *mut c_void;
 /// `rbd_callback_t`, of which only the null value is used: completions come through the eventfd.
 pub(crate) type Callback = *mut c_void;
+/// `rados_completion_t`.
+pub(crate) type ObjectCompletion = *mut c_void;
+/// `rados_callback_t`.
+pub(crate) type ObjectCallback = Option<unsafe extern "C" fn(ObjectCompletion, *mut c_void)>;
+/// `rados_write_op_t`.
+pub(crate) type WriteOperation = *mut c_void;
+/// `rados_list_ctx_t`.
+pub(crate) type ListContext = *mut c_void;
+/// `time_t`.
+pub(crate) type Time = libc::time_t;
+/// The callback of `rbd_diff_iterate2`: offset and length of an extent in bytes, whether it has data, the caller's argument.
+pub(crate) type OnExtent = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 /// `librbd_progress_fn_t`.
 pub(crate) type Progress = unsafe extern "C" fn(u64, u64, *mut c_void) -> c_int;
 
@@ -23,8 +35,16 @@ pub(crate) const EVENT_TYPE_EVENTFD: c_int = 2;
 pub(crate) const LOCK_EXCLUSIVE: c_int = 0;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 pub(crate) const ZEROES_KEEP_SPACE: c_int = 1;
+/// `LIBRADOS_CREATE_EXCLUSIVE`.
+pub(crate) const CREATE_EXCLUSIVE: c_int = 1;
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 pub(crate) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// `RBD_FEATURE_STRIPINGV2`.
+pub(crate) const FEATURE_STRIPING: u64 = 1 << 1;
+/// `RBD_FEATURE_FAST_DIFF`.
+pub(crate) const FEATURE_FAST_DIFF: u64 = 1 << 4;
+/// `RBD_FLAG_FAST_DIFF_INVALID`.
+pub(crate) const FLAG_FAST_DIFF_INVALID: u64 = 1 << 1;
 
 /// `rbd_image_info_t`.
 #[repr(C)]
@@ -109,6 +129,27 @@ functions! {
     fn rados_ioctx_set_namespace(IoContext, *const c_char);
     fn rados_ioctx_get_id(IoContext) -> i64;
     fn rados_set_pool_full_try(IoContext);
+    fn rados_getaddrs(Rados, *mut *mut c_char) -> c_int;
+    fn rados_buffer_free(*mut c_char);
+    fn rados_blocklist_add(Rados, *mut c_char, u32) -> c_int;
+    fn rados_wait_for_latest_osdmap(Rados) -> c_int;
+    fn rados_read(IoContext, *const c_char, *mut c_char, usize, u64) -> c_int;
+    fn rados_remove(IoContext, *const c_char) -> c_int;
+    fn rados_create_write_op() -> WriteOperation;
+    fn rados_release_write_op(WriteOperation);
+    fn rados_write_op_create(WriteOperation, c_int, *const c_char);
+    fn rados_write_op_cmpext(WriteOperation, *const c_char, usize, u64, *mut c_int);
+    fn rados_write_op_write_full(WriteOperation, *const c_char, usize);
+    fn rados_write_op_operate(WriteOperation, IoContext, *const c_char, *mut Time, c_int) -> c_int;
+    fn rados_nobjects_list_open(IoContext, *mut ListContext) -> c_int;
+    fn rados_nobjects_list_next(ListContext, *mut *const c_char, *mut *const c_char, *mut *const c_char) -> c_int;
+    fn rados_nobjects_list_close(ListContext);
+    fn rados_aio_create_completion2(*mut c_void, ObjectCallback, *mut ObjectCompletion) -> c_int;
+    fn rados_aio_get_return_value(ObjectCompletion) -> c_int;
+    fn rados_aio_release(ObjectCompletion);
+    fn rados_aio_read(IoContext, *const c_char, ObjectCompletion, *mut c_char, usize, u64) -> c_int;
+    fn rados_aio_write_full(IoContext, *const c_char, ObjectCompletion, *const c_char, usize) -> c_int;
+    fn rados_aio_remove(IoContext, *const c_char, ObjectCompletion) -> c_int;
     }
     librbd {
     fn rbd_version(*mut c_int, *mut c_int, *mut c_int);
@@ -121,6 +162,9 @@ functions! {
     fn rbd_stat(RawImage, *mut ImageInfo, usize) -> c_int;
     fn rbd_get_id(RawImage, *mut c_char, usize) -> c_int;
     fn rbd_get_features(RawImage, *mut u64) -> c_int;
+    fn rbd_get_flags(RawImage, *mut u64) -> c_int;
+    fn rbd_get_overlap(RawImage, *mut u64) -> c_int;
+    fn rbd_diff_iterate2(RawImage, *const c_char, u64, u64, u8, u8, OnExtent, *mut c_void) -> c_int;
     fn rbd_resize2(RawImage, u64, bool, Progress, *mut c_void) -> c_int;
     fn rbd_config_image_list(RawImage, *mut ConfigOption, *mut c_int) -> c_int;
     fn rbd_config_image_list_cleanup(*mut ConfigOption, c_int);
@@ -161,6 +205,8 @@ mod tests {
         let name = match rust {
             "" => "void",
             "bool" => "bool",
+            "u8" => "uint8_t",
+            "u32" => "uint32_t",
             "u64" => "uint64_t",
             "i64" => "int64_t",
             "usize" => "size_t",
@@ -174,7 +220,13 @@ mod tests {
             "ImageOptions" => "rbd_image_options_t",
             "RawCompletion" => "rbd_completion_t",
             "Callback" => "rbd_callback_t",
+            "ObjectCompletion" => "rados_completion_t",
+            "ObjectCallback" => "rados_callback_t",
+            "WriteOperation" => "rados_write_op_t",
+            "ListContext" => "rados_list_ctx_t",
+            "Time" => "time_t",
             "Progress" => "librbd_progress_fn_t",
+            "OnExtent" => "int (*)(uint64_t, size_t, int, void *)",
             "ImageInfo" => "rbd_image_info_t",
             "Watcher" => "rbd_image_watcher_t",
             "ConfigOption" => "rbd_config_option_t",
@@ -236,7 +288,11 @@ mod tests {
         equal("EVENT_TYPE_EVENTFD", EVENT_TYPE_EVENTFD as usize);
         equal("RBD_LOCK_MODE_EXCLUSIVE", LOCK_EXCLUSIVE as usize);
         equal("RBD_WRITE_ZEROES_FLAG_THICK_PROVISION", ZEROES_KEEP_SPACE as usize);
+        equal("LIBRADOS_CREATE_EXCLUSIVE", CREATE_EXCLUSIVE as usize);
         equal("RBD_FEATURE_EXCLUSIVE_LOCK", FEATURE_EXCLUSIVE_LOCK as usize);
+        equal("RBD_FEATURE_STRIPINGV2", FEATURE_STRIPING as usize);
+        equal("RBD_FEATURE_FAST_DIFF", FEATURE_FAST_DIFF as usize);
+        equal("RBD_FLAG_FAST_DIFF_INVALID", FLAG_FAST_DIFF_INVALID as usize);
         text
     }
 

@@ -15,6 +15,7 @@ use crate::functions::{
     ConfigOption, EVENT_TYPE_EVENTFD, FEATURE_EXCLUSIVE_LOCK, Functions, ImageInfo, ImageOptions,
     LOCK_EXCLUSIVE, RawCompletion, RawImage, Watcher,
 };
+use crate::search::{EndedSearch, Search, Searched, Searches};
 
 /// Completions taken in by one call.
 const COLLECTED_MAX: usize = 64;
@@ -55,9 +56,11 @@ pub struct Image {
     bell: OwnedFd,
     name: ImageName,
     id: String,
+    access: Access,
     object_bytes: u64,
-    has_lock_feature: bool,
+    features: u64,
     is_cached: bool,
+    searches: Searches,
     pool: Pool,
 }
 
@@ -149,9 +152,11 @@ impl Image {
             bell,
             name: name.clone(),
             id: String::new(),
+            access,
             object_bytes: 0,
-            has_lock_feature: false,
+            features: 0,
             is_cached: false,
+            searches: Searches::default(),
             pool,
         };
         let bell = this.bell.as_raw_fd();
@@ -166,11 +171,9 @@ impl Image {
         })?;
         // SAFETY: the call has written a C string.
         this.id = unsafe { CStr::from_ptr(id.as_ptr()) }.to_string_lossy().into_owned();
-        let mut features = 0;
         // SAFETY: an open image, and a place for a number.
-        let got = unsafe { (functions.rbd_get_features)(raw, &raw mut features) };
+        let got = unsafe { (functions.rbd_get_features)(raw, &raw mut this.features) };
         check(got, || format!("ask for the features of {name}"))?;
-        this.has_lock_feature = features & FEATURE_EXCLUSIVE_LOCK != 0;
         this.object_bytes = this.info()?.obj_size;
         this.is_cached = this.option(c"rbd_cache")? == Some("true".into());
         Ok(this)
@@ -208,7 +211,43 @@ impl Image {
     /// Whether it has the feature that its lock needs.
     #[must_use]
     pub fn has_lock_feature(&self) -> bool {
-        self.has_lock_feature
+        self.features & FEATURE_EXCLUSIVE_LOCK != 0
+    }
+
+    /// Has a thread carry out a search.
+    pub(crate) fn search(self: &Arc<Self>, search: Search) {
+        match self.searches.add(search) {
+            Ok(false) => {}
+            Ok(true) => {
+                let image = Arc::clone(self);
+                let thread = std::thread::Builder::new().name("rbd-search".into());
+                if thread.spawn(move || image.carry_out_searches()).is_err() {
+                    while let Some(search) = self.searches.next() {
+                        self.searches.refuse(search);
+                    }
+                    self.ring();
+                }
+            }
+            Err(search) => {
+                self.searches.refuse(search);
+                self.ring();
+            }
+        }
+    }
+
+    fn carry_out_searches(&self) {
+        let searched = Searched {
+            raw: self.raw,
+            functions: self.functions(),
+            object_bytes: self.object_bytes,
+            features: self.features,
+            is_described: self.name.snapshot.is_some() || self.access == Access::ReadWrite,
+        };
+        while let Some(Search { owner, slot, range, mut on_data }) = self.searches.next() {
+            let result = searched.find_data(&range, &mut on_data);
+            self.searches.end(EndedSearch { owner, slot, result });
+            self.ring();
+        }
     }
 
     /// Whether writes are answered before they are on stable media, because the image's or its pool's own configuration
@@ -254,8 +293,12 @@ impl Image {
                 each(Ended::of(argument as usize as u64, result));
             }
             if count < COLLECTED_MAX {
-                return;
+                break;
             }
+        }
+        for EndedSearch { owner, slot, result } in self.searches.take_ended() {
+            let result = result.map_or_else(|errno| -i64::from(errno), u64::cast_signed);
+            each(Ended { owner, slot, result });
         }
     }
 

@@ -1,4 +1,5 @@
-//! Ceph's client libraries, loaded at run time: clusters, and RBD images whose operations complete through an eventfd.
+//! Ceph's client libraries, loaded at run time: clusters, RBD images whose operations complete through an eventfd, and
+//! objects of RADOS whose operations complete through a pipe.
 //!
 //! ```text
 //! Library ─▶ Cluster (one per configuration and user) ─▶ Image (opened once, shared by all reactors)
@@ -6,8 +7,9 @@
 //!                                                        Requests (of one reactor: owns the buffers in flight)
 //! ```
 //!
-//! No thread of the libraries calls us: librbd queues completions and writes to the eventfd ([`Image::collect`]). Calls
-//! that wait for the cluster say so; all others return at once.
+//! librbd queues completions and writes to the eventfd ([`Image::collect`]). librados can only call: what it calls writes
+//! four bytes into a pipe ([`ObjectRequests`]) and touches no memory. Calls that wait for the cluster say so; all others
+//! return at once.
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
@@ -19,10 +21,16 @@ mod error;
 mod functions;
 mod image;
 mod library;
+mod object_requests;
+mod objects;
 mod requests;
+mod search;
 
 pub use cluster::{Cluster, ClusterName};
 pub use error::Error;
 pub use image::{Access, Ended, Image, ImageName};
 pub use library::Library;
+pub use object_requests::{FinishedObject, ObjectRequest, ObjectRequests, UnstartedObject, Waker};
+pub use objects::Objects;
 pub use requests::{Finished, Request, Requests, Unstarted};
+pub use search::OnData;

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,6 +10,7 @@ use memory::Buffer;
 
 use crate::functions::{RawCompletion, ZEROES_KEEP_SPACE};
 use crate::image::{Ended, Image};
+use crate::search::{OnData, Search};
 
 // A completion carries its owner and its slot in the argument of C.
 const _: () = assert!(size_of::<usize>() == 8);
@@ -57,7 +59,7 @@ pub struct Unstarted {
 pub struct Finished {
     /// The slot that it had, free again.
     pub slot: u32,
-    /// Bytes read, or the system's number of the error.
+    /// Bytes read, or the end of a search, or the system's number of the error.
     pub result: Result<usize, i32>,
     /// Its buffer.
     pub buffer: Option<Buffer>,
@@ -75,6 +77,8 @@ pub struct Requests {
 #[derive(Default)]
 struct Slot {
     is_running: bool,
+    /// A search, which uses no buffer, and whose thread keeps the image open.
+    is_search: bool,
     buffer: Option<Buffer>,
 }
 
@@ -114,12 +118,8 @@ impl Requests {
     /// The reason why librbd does not take it.
     pub fn start(&mut self, request: Request) -> Result<u32, Unstarted> {
         let functions = &self.image.cluster().library().functions;
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            u32::try_from(self.slots.len() - 1).expect("fewer than 32 bits count")
-        });
+        let slot = self.take_slot(false);
         let kept = &mut self.slots[slot as usize];
-        kept.is_running = true;
         let argument = u64::from(self.owner) << 32 | u64::from(slot);
         let argument = usize::try_from(argument).expect("64 bits");
         let argument = std::ptr::without_provenance_mut::<c_void>(argument);
@@ -163,6 +163,24 @@ impl Requests {
         Ok(slot)
     }
 
+    /// Starts a search for the parts of a range of bytes that have data, which `on_data` gets in order, in another thread.
+    /// Returns its slot. Its result is the end of what was looked at, or `EOPNOTSUPP` if the image has no map of its data.
+    pub fn search(&mut self, range: Range<u64>, on_data: OnData) -> u32 {
+        let slot = self.take_slot(true);
+        self.image.search(Search { owner: self.owner, slot, range, on_data });
+        slot
+    }
+
+    fn take_slot(&mut self, is_search: bool) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).expect("fewer than 32 bits count")
+        });
+        let kept = &mut self.slots[slot as usize];
+        (kept.is_running, kept.is_search) = (true, is_search);
+        slot
+    }
+
     /// Takes in the end of a request.
     ///
     /// # Errors
@@ -183,11 +201,9 @@ impl Requests {
 impl Drop for Requests {
     /// While requests run, librbd may use their buffers, whose memory is then never used for anything else.
     fn drop(&mut self) {
-        if self.running_count() > 0 {
-            tracing::warn!(
-                count = self.running_count(),
-                "requests to an image have not ended: their buffers are leaked"
-            );
+        let count = self.slots.iter().filter(|slot| slot.is_running && !slot.is_search).count();
+        if count > 0 {
+            tracing::warn!(count, "requests to an image have not ended: their buffers are leaked");
             return;
         }
         // SAFETY: dropped once, here, and not used again.

@@ -13,7 +13,7 @@ use resize::Resizing;
 use crate::bucket::{Bucket, Kind};
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::eviction::{Demand, Evictor};
+use crate::eviction::{Demand, Evictor, move_item_to};
 use crate::ghosts::Ghosts;
 use crate::heap::Heap;
 use crate::index::{INDEX_LINES_MIN, Index};
@@ -74,7 +74,7 @@ impl<T: Touches> Allocator<T> {
             KeyHasher::new(settings.seed, settings.partition_seed),
         );
         let (counters, clock) = (Counters::default(), Clock::at(Moment::default()));
-        let mut pairs = Pairs { heap, table, counters, clock, journal: None };
+        let mut pairs = Pairs { heap, table, counters, clock, journal: None, notes: None, leases: None };
         pairs.reserve_regions();
         let evictor = Evictor::new(settings.eviction, Ghosts::new(plan.ghost_bytes));
         Ok(Self { pairs, evictor, resizing: Resizing::No })
@@ -116,7 +116,7 @@ impl<T: Touches> Allocator<T> {
 
     /// Takes memory for `count` mebibytes of a value.
     pub(crate) fn take_chunks(&mut self, count: usize) -> Option<Vec<Chunk>> {
-        if count > self.pairs.heap.chunked.count_max {
+        if count > self.pairs.chunk_count_max() {
             return None;
         }
         (0..count).map(|_| self.take_chunk()).collect()
@@ -132,6 +132,40 @@ impl<T: Touches> Allocator<T> {
                 return None;
             }
         }
+    }
+
+    /// Sets the item of a key that has a lease aside from those that are evicted, with another value as well.
+    #[cold]
+    pub(crate) fn set_leased_aside(&mut self, hash: KeyHash, key: &[u8]) {
+        let Some((item, pair_units)) = self.pairs.movable(hash, key) else { return };
+        let units_max = self.pairs.leased_units_max();
+        let fits = self.pairs.leases.as_mut().is_none_or(|leases| leases.replace(key, pair_units, units_max));
+        if !fits {
+            self.evictor.end_lease(&mut self.pairs, hash, key);
+            return;
+        }
+        if self.pairs.heap.is_leased(item) {
+            return;
+        }
+        let units = self.pairs.heap.item_units(item, self.pairs.heap.header(item));
+        // Making room may move the item, and end leases.
+        let Some(to) = self.take_block(Queue::Leased, units) else { return };
+        match self.pairs.movable(hash, key) {
+            Some((item, _)) if self.pairs.is_leased(key) && !self.pairs.heap.is_leased(item) => {
+                move_item_to(&mut self.pairs, item, to);
+            }
+            _ => self.pairs.heap.regions.give_back(to, units),
+        }
+    }
+
+    /// Ends some of the leases whose time is over.
+    pub(crate) fn end_some_leases(&mut self) {
+        self.evictor.end_some_leases(&mut self.pairs, usize::MAX);
+    }
+
+    /// Ends the lease of a key: it may be evicted.
+    pub(crate) fn end_lease(&mut self, hash: KeyHash, key: &[u8]) {
+        self.evictor.end_lease(&mut self.pairs, hash, key);
     }
 
     /// Removes some of the pairs that have expired. `false` if none has.
@@ -175,20 +209,25 @@ impl<T: Touches> Allocator<T> {
             }
             match self.take_bucket_line() {
                 Some(line) => self.pairs.table.spare.push(line),
-                None if self.evictor.may_evict() && self.pairs.journal.is_none() => {
-                    self.evict_from_bucket(hash);
-                }
+                None if self.evictor.may_evict()
+                    && self.pairs.journal.is_none()
+                    && self.evict_from_bucket(hash) => {}
                 None => return None,
             }
         }
     }
 
-    /// Evicts the first pair in the bucket of a key, when there is no memory for another line.
-    fn evict_from_bucket(&mut self, hash: KeyHash) {
+    /// Evicts the first pair in the bucket of a key, when there is no memory for another line. `false` if all of them
+    /// are leased.
+    fn evict_from_bucket(&mut self, hash: KeyHash) -> bool {
         let home = self.pairs.table.home(hash);
         let bucket = Bucket(self.pairs.heap.memory.line(home));
-        let cell = bucket.entries().next().expect("a bucket without room has entries");
-        let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
+        let item_at = |cell: usize| (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
+        let is_leased = |item: u32| self.pairs.is_leased(self.pairs.heap.key_of(item));
+        let Some(cell) = bucket.entries().find(|&cell| !item_at(cell).is_some_and(is_leased)) else {
+            return false;
+        };
+        let item = item_at(cell);
         if let Some(item) = item {
             self.pairs.heap.note_evicted_item(item);
         } else {
@@ -198,6 +237,7 @@ impl<T: Touches> Allocator<T> {
         }
         self.pairs.counters.evicted_count += 1;
         self.pairs.unlink(hash, PairPlace::new(home, cell, item));
+        true
     }
 
     /// Removes all items that have an expiry, as if it had passed.
@@ -210,8 +250,9 @@ impl<T: Touches> Allocator<T> {
 
     /// Removes all pairs without recording a change.
     pub(crate) fn clear(&mut self) {
-        let Pairs { heap, table, counters, journal, .. } = &mut self.pairs;
+        let Pairs { heap, table, counters, journal, leases, .. } = &mut self.pairs;
         heap.release_returned_pins();
+        *leases = None;
         (counters.pair_count, counters.inline_count, counters.pair_bytes) = (0, 0, 0);
         if let Some(journal) = journal {
             journal.forget_lengths();

@@ -115,6 +115,12 @@ impl Clock {
         self.now_s
     }
 
+    /// The time since the boot at second 0, s.
+    #[must_use]
+    pub fn start_s(&self) -> i64 {
+        self.base_s
+    }
+
     /// Seconds since the start.
     #[must_use]
     pub fn uptime_s(&self) -> u32 {

@@ -43,9 +43,25 @@ counters! {
         pub demoted_count: u64,
         /// Values fetched from the log.
         pub loaded_count: u64,
+        /// Commands that needed a value which was in memory, of a partition with a log.
+        pub memory_hit_count: u64,
+        /// Commands that needed a value which was only in the log.
+        pub log_hit_count: u64,
+        /// Commands that needed a value of a key that does not exist, of a partition with a log.
+        pub log_miss_count: u64,
         /// Stores refused because memory was full.
         pub no_memory_count: u64,
         /// Stores refused because the log was full.
         pub log_full_count: u64,
+        /// Pairs that are not evicted because a client has pinned them.
+        pub pinned_count: u64,
+        /// Memory of these pairs and of their leases, bytes.
+        pub pinned_bytes: u64,
+        /// Pins ever.
+        pub pin_count: u64,
+        /// Pins refused because pinned pairs would take too much memory.
+        pub pin_refused_count: u64,
+        /// Pins that ended because their time was over, or because memory became less.
+        pub pin_ended_count: u64,
     }
 }

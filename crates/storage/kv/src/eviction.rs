@@ -92,6 +92,8 @@ const GROWTH_STEPS: usize = 1024;
 /// Buckets moved to shrink the index while there are items to evict: for the first region that a store needs, and for
 /// each further one.
 const SHRINK_STEPS: (usize, usize) = (4096, 2048);
+/// Leases that are ended each time room is made.
+const LEASES_AT_ONCE: usize = 64;
 /// Regions scanned for expired items at a time, when eviction is disabled.
 const SCAN_COUNT: usize = 64;
 
@@ -184,7 +186,7 @@ impl Evictor {
         match queue {
             Queue::New if since_stored > WHOLE => {}
             Queue::New => self.new_share += step,
-            Queue::Kept | Queue::Fetched => {
+            Queue::Kept | Queue::Fetched | Queue::Leased => {
                 self.new_share = self.new_share.saturating_sub(step);
                 self.keep_for(regions, self.kept_for + LONGER_IF_MISSED * bytes as u64);
                 self.again -= self.again * FEWER_IF_MISSED / item_count.max(FEWER_IF_MISSED);
@@ -246,6 +248,9 @@ impl Evictor {
     /// Evicts items until there is more room.
     fn evict(&mut self, pairs: &mut Pairs<impl Touches>, demand: Demand) -> bool {
         let before = pairs.heap.room();
+        if pairs.leases.is_some() && self.end_some_leases(pairs, before) {
+            return true;
+        }
         if self.stored_count == pairs.counters.stored_count {
             self.moves_left = (self.moves_left + MOVED_UNITS.1).min(MOVED_UNITS.0);
             self.shrink_steps_left = (self.shrink_steps_left + SHRINK_STEPS.1).min(SHRINK_STEPS.0);
@@ -295,6 +300,53 @@ impl Evictor {
         }
         // The remaining items cannot be evicted now: the index shrinks, however many buckets are moved.
         demand == Demand::Items && is_index_older(pairs, None) && self.shrink_index(pairs, before, false)
+    }
+
+    /// Ends leases whose time is over. Returns whether that made more room than `before`: it seldom does.
+    #[cold]
+    pub(crate) fn end_some_leases(&mut self, pairs: &mut Pairs<impl Touches>, before: usize) -> bool {
+        let now_s = pairs.clock.now_s();
+        for _ in 0..LEASES_AT_ONCE {
+            let Some((hash, key)) = pairs.leases.as_ref().and_then(|leases| leases.next_ended(now_s)) else {
+                break;
+            };
+            pairs.counters.pin_ended_count += 1;
+            self.end_lease(pairs, hash, &key);
+        }
+        pairs.heap.room() > before
+    }
+
+    /// Ends the leases that would end first, until all others take at most `units_max`.
+    pub(crate) fn end_leases_above(&mut self, pairs: &mut Pairs<impl Touches>, units_max: usize) {
+        let mut left_count = pairs.leases.as_ref().map_or(0, |leases| leases.len());
+        while left_count > 0
+            && let Some(leases) = &pairs.leases
+            && leases.units() > units_max
+            && let Some((_, hash, key)) = leases.first()
+        {
+            left_count -= 1;
+            pairs.counters.pin_ended_count += 1;
+            self.end_lease(pairs, hash, &key);
+        }
+    }
+
+    /// Ends the lease of a key: its item moves to the end of Kept. If there is no memory for that it is evicted, and if
+    /// its value is being sent, the lease ends later.
+    pub(crate) fn end_lease(&mut self, pairs: &mut Pairs<impl Touches>, hash: KeyHash, key: &[u8]) {
+        let item = pairs.item(hash, key).filter(|&item| pairs.heap.is_leased(item));
+        if let Some(item) = item {
+            if pairs.heap.header(item).bits & HELD != 0 {
+                let end_s = pairs.clock.now_s().saturating_add(1);
+                if let Some(leases) = &mut pairs.leases {
+                    leases.postpone(key, end_s);
+                }
+                return;
+            }
+            if move_item(pairs, item, Queue::Kept).is_none() {
+                evict(pairs, item);
+            }
+        }
+        pairs.remove_lease(key);
     }
 
     /// Shrinks the index until there is more room than `before`. Returns whether there is. If something else can be
@@ -377,6 +429,11 @@ impl Evictor {
             return 0;
         }
         let is_expired = pairs.is_expired(&header);
+        // Its value was being sent when it was leased.
+        if pairs.leases.is_some() && !is_expired && pairs.is_leased(pairs.heap.key_of(item)) {
+            let to = move_item(pairs, item, Queue::Leased);
+            return to.map_or(0, |to| pairs.heap.item_units(to, header));
+        }
         let bytes = pairs.heap.pair_bytes(item) as u64;
         let uses = header.bits & USES;
         let is_used_once = queue == Queue::New && uses == 1;
@@ -675,6 +732,14 @@ fn move_item(pairs: &mut Pairs<impl Touches>, item: u32, queue: Queue) -> Option
     let header = pairs.heap.header(item);
     let units = pairs.heap.item_units(item, header);
     let to = pairs.heap.regions.take_for_move(queue, units)?;
+    move_item_to(pairs, item, to);
+    Some(to)
+}
+
+/// Moves an item that is not held to a block of its length.
+pub(crate) fn move_item_to(pairs: &mut Pairs<impl Touches>, item: u32, to: u32) {
+    let header = pairs.heap.header(item);
+    let units = pairs.heap.item_units(item, header);
     let regions = &mut pairs.heap.regions;
     if regions.may_drop(regions.region_of(item)) {
         regions.set_may_drop(regions.region_of(to), true);
@@ -686,7 +751,6 @@ fn move_item(pairs: &mut Pairs<impl Touches>, item: u32, queue: Queue) -> Option
     pairs.heap.on_moved(item, to, header);
     pairs.heap.regions.give_back(item, units);
     pairs.counters.moved_count += 1;
-    Some(to)
 }
 
 /// Moves the content of a region elsewhere. Returns whether the region is then free.

@@ -7,8 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use memory::CHUNK_BYTES;
 use proptest::prelude::*;
 
+use crate::allocator::ResizeStep;
+use crate::counters::Counters;
 use crate::index::GROUP_BUCKETS;
 use crate::item::HEADER_BYTES as ITEM_HEADER_BYTES;
+use crate::leases::Leased;
 use crate::pair::{Attributes, Condition, Stored};
 use crate::processor::Processor;
 use crate::regions::REGION_BYTES;
@@ -325,4 +328,119 @@ proptest! {
             processor.assert_index();
         }
     }
+}
+
+/// Pins the values of a round for some seconds. Returns how many could be.
+fn pin(processor: &mut Processor, round: &str, count: usize, seconds: u32) -> usize {
+    let is_pinned = |number: &usize| {
+        let key = format!("{round}{number:08}");
+        let hash = processor.hash(key.as_bytes());
+        processor.pin(hash, key.as_bytes(), seconds) == Leased::Done
+    };
+    (0..count).filter(is_pinned).count()
+}
+
+#[test]
+fn pinned_pairs_stay_whatever_comes_and_the_hand_never_passes_over_them() {
+    for (length, mib) in [(8, 2), (300, 4), (5000, 16), (70_000, 16), (1_200_000, 16)] {
+        let memory_bytes = mib << 20;
+        let mut pairs = processor(memory_bytes);
+        pairs.set_now(10);
+        let count = memory_bytes / 4 / (length + 400);
+        fill(&mut pairs, "a", count, length);
+        assert_eq!(pin(&mut pairs, "a", count, 100), count, "a quarter of memory in values of {length}");
+        let moved_count = pairs.counters().moved_count;
+        for _ in 0..4 {
+            fill(&mut pairs, "b", 2 * memory_bytes / (length + 40), length);
+        }
+        assert_eq!(held(&mut pairs, "a", count), count, "values of {length}");
+        let Counters { evicted_count, moved_count: later, .. } = pairs.counters();
+        // Without a log each move is that of an item that was used, or to empty a sparse region.
+        assert!(later - moved_count < evicted_count / 2 + 100, "{length}: {later} moves");
+        // A client that pinned them is gone: its leases end, and what was pinned is evicted as other pairs.
+        pairs.set_now(110);
+        for _ in 0..16 {
+            fill(&mut pairs, "c", 2 * memory_bytes / (length + 40), length);
+        }
+        assert_eq!(held(&mut pairs, "a", count), 0, "values of {length}");
+        let counters = pairs.counters();
+        assert_eq!((counters.pinned_count, counters.pin_ended_count), (0, count as u64));
+    }
+}
+
+#[test]
+fn half_of_memory_can_be_pinned_and_the_rest_goes_on() {
+    let memory_bytes = 16 << 20;
+    let mut pairs = processor(memory_bytes);
+    fill(&mut pairs, "a", 12, 1 << 20);
+    assert_eq!(pin(&mut pairs, "a", 12, 1000), 7, "with their records they are a little longer");
+    assert_eq!(pin(&mut pairs, "a", 7, 1000), 7, "a second pin takes nothing");
+    assert_eq!((pairs.counters().pin_refused_count, pairs.counters().pin_count), (5, 14));
+    fill(&mut pairs, "b", 40, 1 << 20);
+    assert_eq!(held(&mut pairs, "a", 12), 7);
+    // A value longer than what may be evicted is refused before anything is.
+    let evicted_count = pairs.counters().evicted_count;
+    assert_eq!(put(&mut pairs, "long", &vec![1; 10 << 20]), Stored::NoMemory);
+    assert_eq!(pairs.counters().evicted_count, evicted_count);
+    // Each pin is taken back once; a deleted pair has none.
+    let unpin = |pairs: &mut Processor, number: usize| {
+        let key = format!("a{number:08}");
+        pairs.unpin(pairs.hash(key.as_bytes()), key.as_bytes())
+    };
+    assert!((0..7).all(|number| unpin(&mut pairs, number)));
+    assert_eq!(pairs.counters().pinned_count, 7);
+    assert!((0..6).all(|number| unpin(&mut pairs, number)) && unpin(&mut pairs, 0) && !unpin(&mut pairs, 99));
+    assert!(pairs.delete(pairs.hash(b"a00000006"), b"a00000006"));
+    assert_eq!((pairs.counters().pinned_count, pairs.counters().pinned_bytes), (0, 0));
+    fill(&mut pairs, "c", 10, 1 << 20);
+    // With less memory the leases that end first end at once.
+    assert_eq!((pin(&mut pairs, "c", 4, 100), pin(&mut pairs, "c", 2, 200)), (4, 2));
+    pairs.resize(6 << 20).expect("memory");
+    while pairs.resize_step() != ResizeStep::Done {}
+    assert_eq!(pairs.counters().pinned_count, 2);
+    assert_eq!(held(&mut pairs, "c", 2), 2);
+}
+
+#[test]
+fn a_value_that_is_being_sent_is_pinned_and_unpinned_like_others() {
+    let mut pairs = processor(4 << 20);
+    pairs.set_now(10);
+    fill(&mut pairs, "a", 3, 10_000);
+    let kept: Vec<_> = (0..3)
+        .map(|number| {
+            let key = format!("a{number:08}");
+            let place = pairs.find(pairs.hash(key.as_bytes()), key.as_bytes()).expect("stored");
+            pairs.keep(place).expect("an item")
+        })
+        .collect();
+    assert_eq!(pin(&mut pairs, "a", 2, 20), 2);
+    fill(&mut pairs, "b", 1000, 10_000);
+    drop(kept);
+    fill(&mut pairs, "b", 3000, 10_000);
+    assert_eq!(held(&mut pairs, "a", 3), 2, "what was sent moves aside when the hand comes");
+    let key = b"a00000000";
+    let hash = pairs.hash(key);
+    let place = pairs.find(hash, key).expect("pinned");
+    let kept = pairs.keep(place);
+    assert!(pairs.unpin(hash, key));
+    assert_eq!(pairs.counters().pinned_count, 2, "it cannot move yet");
+    drop(kept);
+    pairs.set_now(12);
+    fill(&mut pairs, "b", 9000, 10_000);
+    assert_eq!((held(&mut pairs, "a", 2), pairs.counters().pinned_count), (1, 1));
+}
+
+#[test]
+fn short_pairs_that_are_pinned_are_pinned_under_their_next_values() {
+    let mut pairs = processor(1 << 20);
+    fill(&mut pairs, "a", 100, 3);
+    assert_eq!(pin(&mut pairs, "a", 100, 1000), 100);
+    fill(&mut pairs, "a", 50, 4);
+    fill(&mut pairs, "a", 20, 6000);
+    assert_eq!(pairs.counters().pinned_count, 100);
+    fill(&mut pairs, "b", 100_000, 3);
+    fill(&mut pairs, "b", 10_000, 900);
+    assert_eq!(held(&mut pairs, "a", 100), 100);
+    pairs.clear();
+    assert_eq!((pairs.counters().pinned_count, held(&mut pairs, "a", 100)), (0, 0));
 }

@@ -25,7 +25,7 @@ use crate::memory::Memory;
 use crate::pair::{Attributes, Marks};
 use crate::pins::PinTable;
 use crate::place::PairPlace;
-use crate::regions::{PIECE_BYTES, REGION_LINES, REGIONS_MAX, Regions, units};
+use crate::regions::{PIECE_BYTES, Queue, REGION_LINES, REGIONS_MAX, Regions, Use, units};
 use crate::touches::{Touches, Usual};
 use crate::value::Value;
 
@@ -82,6 +82,11 @@ impl<T: Touches> Heap<T> {
         // No expiry, 0, becomes the last second.
         self.unexpired_until_s = self.unexpired_until_s.min(header.expiry.wrapping_sub(1));
         self.memory.bytes_mut(item, 0, HEADER_BYTES).copy_from_slice(&header.encode());
+    }
+
+    /// Whether an item is set aside from those that are evicted.
+    pub(crate) fn is_leased(&self, item: u32) -> bool {
+        self.regions.use_of(self.regions.region_of(item)) == Use::Items(Queue::Leased)
     }
 
     /// The key of an item.

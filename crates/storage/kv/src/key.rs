@@ -36,7 +36,8 @@ impl KeyHash {
 
     /// All bits of the hash.
     #[inline]
-    pub(crate) fn raw(self) -> u64 {
+    #[must_use]
+    pub fn raw(self) -> u64 {
         self.0
     }
 

@@ -43,6 +43,7 @@ mod kept;
 #[cfg(test)]
 mod kept_tests;
 mod key;
+mod leases;
 pub mod log;
 mod log_header;
 mod memory;
@@ -84,6 +85,7 @@ pub use item::{CAS_MAX, HEADER_BYTES as ITEM_HEADER_BYTES, USES_MAX};
 pub use journal::LogRoom;
 pub use kept::Kept;
 pub use key::{KEY_BYTES_MAX, KeyHash};
+pub use leases::Leased;
 pub use memory_limit::{MemoryLimit, Usage};
 pub use pair::{Attributes, Condition, Extension, Marks, Stored};
 pub use partition::Partition;

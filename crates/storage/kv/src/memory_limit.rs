@@ -38,6 +38,10 @@ crate::counters! {
         pub no_memory_count: u64,
         /// Stores refused because the log was full.
         pub log_full_count: u64,
+        /// Pairs that are not evicted because clients have pinned them.
+        pub pinned_count: u64,
+        /// Memory of these and of their leases, bytes.
+        pub pinned_bytes: u64,
     }
 }
 

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use crate::allocator::ResizeStep;
 use crate::colliding::CollidingKeys;
+use crate::leases::Leased;
 use crate::pair::{Attributes, Condition, Stored};
 use crate::pending::Pending;
 use crate::pins::Pin;
@@ -30,6 +31,8 @@ enum Step {
     Cas { key: u16 },
     Pin { key: u16 },
     Unpin { at: u8 },
+    Lease { key: u16, seconds: u8 },
+    EndLease { key: u16 },
     Begin { key: u16, length: u32 },
     Commit { at: u8 },
     Abandon { at: u8 },
@@ -59,6 +62,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => key().prop_map(|key| Step::Cas { key }),
         2 => key().prop_map(|key| Step::Pin { key }),
         2 => any::<u8>().prop_map(|at| Step::Unpin { at }),
+        8 => (key(), 1u8..6).prop_map(|(key, seconds)| Step::Lease { key, seconds }),
+        2 => key().prop_map(|key| Step::EndLease { key }),
         2 => (key(), length()).prop_map(|(key, length)| Step::Begin { key, length }),
         2 => any::<u8>().prop_map(|at| Step::Commit { at }),
         1 => any::<u8>().prop_map(|at| Step::Abandon { at }),
@@ -132,6 +137,8 @@ struct Twins {
     model: HashMap<u16, Pair>,
     pinned: Vec<Pinned>,
     filling: Vec<Filling>,
+    /// By leased key: how often it was leased, and until when.
+    leased: HashMap<u16, (u32, u32)>,
     evicted_count: u64,
     seed: u8,
 }
@@ -151,11 +158,18 @@ impl Twins {
         let pair = self.model.get(&key)?.clone();
         if self.is_expired(&pair) {
             self.model.remove(&key);
+            self.leased.remove(&key);
             return None;
         }
         let bytes = key_bytes(key);
         let hash = self.processor.hash(&bytes);
         if self.processor.find(hash, &bytes).is_none() {
+            let now_s = self.processor.now_s();
+            let lease = self.leased.remove(&key);
+            assert!(
+                lease.is_none_or(|(_, end_s)| end_s <= now_s),
+                "key {key} was evicted although it is leased"
+            );
             self.evicted_count += 1;
             self.model.remove(&key);
             return None;
@@ -199,6 +213,7 @@ impl Twins {
                     Condition::Always => {}
                 }
                 self.model.insert(key, Pair { value, flags, expiry_s });
+                self.check_lease(key, length);
             }
             // A pair in the index gets no CAS number if there is no memory to take it out.
             Stored::Exists => {
@@ -210,15 +225,30 @@ impl Twins {
                     self.processor.settings().eviction == Eviction::None
                         || length > 60_000
                         || !self.pinned.is_empty()
+                        || !self.leased.is_empty()
                         || !self.filling.is_empty(),
                     "no memory for {length} bytes"
                 );
                 // The old value may have been removed.
                 if self.processor.find(hash, &bytes).is_none() {
                     self.model.remove(&key);
+                    self.leased.remove(&key);
                 }
             }
             Stored::TooLarge | Stored::LogFull => panic!("nothing is too large here, and there is no log"),
+        }
+    }
+
+    /// A pair that was replaced stays leased, unless all that is leased would be too much.
+    fn check_lease(&mut self, key: u16, length: u32) {
+        if self.leased.contains_key(&key) && !self.processor.pairs().is_leased(&key_bytes(key)) {
+            let charged = self.processor.counters().pinned_bytes + u64::from(length) + 8192;
+            let regions = self.processor.pairs().heap.regions.target() as u64;
+            assert!(
+                charged > regions * crate::regions::REGION_BYTES as u64 / 2,
+                "the lease of {key} is lost"
+            );
+            self.leased.remove(&key);
         }
     }
 
@@ -295,6 +325,31 @@ impl Twins {
                     self.processor.pairs_mut().heap.unpin(pinned.pin);
                 }
             }
+            Step::Lease { key, seconds } => {
+                let is_present = self.expected(key).is_some();
+                let bytes = key_bytes(key);
+                let hash = self.processor.hash(&bytes);
+                let leased = self.processor.pin(hash, &bytes, seconds.into());
+                assert_eq!(leased == Leased::Absent, !is_present);
+                if leased == Leased::Done && self.processor.settings().eviction == Eviction::Clock {
+                    let end_s = self.processor.now_s() + u32::from(seconds);
+                    let lease = self.leased.entry(key).or_default();
+                    *lease = (lease.0 + 1, lease.1.max(end_s));
+                }
+                self.compare(key);
+            }
+            Step::EndLease { key } => {
+                let is_present = self.expected(key).is_some();
+                let bytes = key_bytes(key);
+                let hash = self.processor.hash(&bytes);
+                assert_eq!(self.processor.unpin(hash, &bytes), is_present);
+                if let Some((count, _)) = self.leased.get_mut(&key) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.leased.remove(&key);
+                    }
+                }
+            }
             Step::Begin { key, length } => {
                 let value = self.value(length);
                 if let Some(pending) =
@@ -316,7 +371,9 @@ impl Twins {
                 let hash = self.processor.hash(&bytes);
                 match self.processor.writer.link(hash, &bytes, pending) {
                     Stored::Done => {
+                        let length = value.len() as u32;
                         self.model.insert(key, Pair { value, flags: 0, expiry_s: 0 });
+                        self.check_lease(key, length);
                     }
                     other => assert_eq!(other, Stored::NoMemory),
                 }
@@ -331,6 +388,7 @@ impl Twins {
             Step::Wait { seconds } => {
                 let now_s = self.processor.now_s() + u32::from(seconds);
                 self.processor.set_now(now_s);
+                self.leased.retain(|_, (_, end_s)| *end_s > now_s);
             }
             Step::RemoveExpired => {
                 self.processor.writer.allocator.remove_expired(3);
@@ -347,6 +405,9 @@ impl Twins {
             }
             Step::Memory { kib, steps } => {
                 self.processor.resize(usize::from(kib) << 10).expect("address space");
+                // The leases that end first may have ended.
+                let Self { processor, leased, .. } = self;
+                leased.retain(|&key, _| processor.pairs().is_leased(&key_bytes(key)));
                 for _ in 0..steps {
                     self.processor.resize_step();
                 }
@@ -354,6 +415,7 @@ impl Twins {
             Step::Clear => {
                 self.processor.clear();
                 self.model.clear();
+                self.leased.clear();
                 assert_eq!(self.processor.counters().pair_count, 0);
             }
         }
@@ -365,6 +427,7 @@ impl Twins {
         let hash = self.processor.hash(&bytes);
         assert_eq!(self.processor.delete(hash, &bytes), expected.is_some(), "key {key}");
         self.model.remove(&key);
+        self.leased.remove(&key);
     }
 
     fn check_all(&mut self) {
@@ -432,6 +495,7 @@ proptest! {
             model: HashMap::new(),
             pinned: Vec::new(),
             filling: Vec::new(),
+            leased: HashMap::new(),
             evicted_count: 0,
             seed: 0,
         };

@@ -49,10 +49,13 @@ impl<T: Touches> PairWriter<T> {
         found: Option<PairPlace>,
         inline_bytes_max: usize,
     ) -> Stored {
-        // A pair in the index has no number by which a record in the log can be recognised as current.
+        // A pair in the index has no number by which a record in the log can be recognised as current, and that is kept
+        // elsewhere.
         let is_small = attributes == Attributes::default()
             && key.len() + value.len() <= inline_bytes_max
-            && self.allocator.pairs.journal.is_none();
+            && self.allocator.pairs.journal.is_none()
+            && self.allocator.pairs.notes.is_none()
+            && !self.allocator.pairs.is_leased(key);
         match inline_cells(key.len(), value.len()) {
             Some(width) if is_small => self.put_inline(hash, key, value, width, found),
             _ => self.put_item(hash, key, value, attributes, found),
@@ -346,6 +349,9 @@ impl<T: Touches> PairWriter<T> {
         }
         pairs.heap.regions.stored_bytes += bytes;
         debug_assert!(pairs.can_fetch(), "the longest value could not be fetched");
+        if pairs.is_leased(key) {
+            self.allocator.set_leased_aside(hash, key);
+        }
         Stored::Done
     }
 

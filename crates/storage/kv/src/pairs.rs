@@ -9,16 +9,19 @@
 //!
 //! Pairs whose stub would take more than half as many lines always stay whole.
 
+use memory::CHUNK_BYTES;
+
 use crate::bucket::{Bucket, BucketMut};
 use crate::changes::Changes;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::heap::Heap;
-use crate::item::{EXPIRY_AT, Header, LOG_OFFSET_BYTES, Layout, expiry_in};
+use crate::item::{EXPIRY_AT, HELD, Header, LOG_OFFSET_BYTES, Layout, expiry_in};
 use crate::journal::Journal;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
+use crate::leases::Leases;
 use crate::place::PairPlace;
-use crate::regions::{Purpose, Use};
+use crate::regions::{Purpose, REGION_UNITS, Use};
 use crate::reserve;
 use crate::stub::Stub;
 use crate::table::Table;
@@ -35,6 +38,10 @@ pub(crate) struct Pairs<T = Usual> {
     pub(crate) clock: Clock,
     /// Changes for the log, if there is one.
     pub(crate) journal: Option<Box<Journal>>,
+    /// Keys that have changed, in order, of a partition whose pairs its owner keeps elsewhere as well.
+    pub(crate) notes: Option<Vec<(KeyHash, Box<[u8]>)>>,
+    /// Pairs that are not evicted for a while, if there are any.
+    pub(crate) leases: Option<Box<Leases>>,
 }
 
 impl<T: Touches> Pairs<T> {
@@ -95,12 +102,53 @@ impl<T: Touches> Pairs<T> {
 
     /// Removes the pair at a place from memory.
     pub(crate) fn unlink(&mut self, hash: KeyHash, place: PairPlace) {
+        if self.leases.is_some()
+            && let Some(item) = place.item()
+        {
+            let (key, length) = self.key_of(item);
+            self.remove_lease(&key[..length]);
+        }
         self.uncount(place);
         BucketMut(self.heap.memory.line_mut(place.node())).clear(place.cell());
         if let Some(item) = place.item() {
             self.heap.free_item(item);
         }
         self.table.take_back_overflow(&mut self.heap, self.table.home(hash));
+    }
+
+    /// Whether a key has a lease.
+    #[inline]
+    pub(crate) fn is_leased(&self, key: &[u8]) -> bool {
+        self.leases.as_ref().is_some_and(|leases| leases.contains(key))
+    }
+
+    /// The item of a key and the units that it takes with its parts, unless it must stay where it is.
+    pub(crate) fn movable(&self, hash: KeyHash, key: &[u8]) -> Option<(u32, usize)> {
+        let item = self.item(hash, key)?;
+        let header = self.heap.header(item);
+        let pair_units = self.heap.item_units(item, header) + self.heap.part_units(item, header);
+        (header.bits & HELD == 0).then_some((item, pair_units))
+    }
+
+    /// Ends the lease of a key, if it has one.
+    pub(crate) fn remove_lease(&mut self, key: &[u8]) {
+        if let Some(leases) = &mut self.leases {
+            leases.remove(key);
+            if leases.len() == 0 {
+                self.leases = None;
+            }
+        }
+    }
+
+    /// Units that leased pairs may take: half of the memory.
+    pub(crate) fn leased_units_max(&self) -> usize {
+        self.heap.regions.target() * REGION_UNITS / 2
+    }
+
+    /// Whole mebibytes of a value for which there may be memory: what is leased does not make way.
+    pub(crate) fn chunk_count_max(&self) -> usize {
+        let leased_bytes = self.leases.as_ref().map_or(0, |leases| leases.bytes());
+        self.heap.chunked.count_max.saturating_sub(leased_bytes / CHUNK_BYTES)
     }
 
     /// Moves the next bucket of a resize, which is at `home`.
@@ -122,13 +170,21 @@ impl<T: Touches> Pairs<T> {
     pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8], value_bytes: usize) {
         if let Some(journal) = &mut self.journal {
             journal.note(hash, key, value_bytes);
+        } else if let Some(notes) = &mut self.notes {
+            notes.push((hash, key.into()));
         }
+    }
+
+    /// Whether changes are recorded.
+    #[inline]
+    fn records_changes(&self) -> bool {
+        self.journal.is_some() || self.notes.is_some()
     }
 
     /// Records that an item was changed in place.
     #[inline]
     pub(crate) fn note_item(&mut self, hash: KeyHash, key: &[u8], item: u32) {
-        if self.journal.is_some() {
+        if self.records_changes() {
             self.note(hash, key, self.heap.pair_bytes(item) - key.len());
             self.clear_log_offset(item);
         }
@@ -137,7 +193,7 @@ impl<T: Touches> Pairs<T> {
     /// Records that the pair at a place will be removed.
     #[inline]
     pub(crate) fn note_removal(&mut self, hash: KeyHash, place: PairPlace) {
-        if self.journal.is_some()
+        if self.records_changes()
             && let Some(item) = place.item()
         {
             let (key, length) = self.key_of(item);

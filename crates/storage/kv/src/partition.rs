@@ -107,6 +107,8 @@ impl Partition {
             log_bytes_max: log.live_bytes_max,
             log_headroom_bytes: log.headroom_bytes,
             no_memory_count: counters.no_memory_count,
+            pinned_count: counters.pinned_count,
+            pinned_bytes: counters.pinned_bytes,
             log_full_count: counters.log_full_count,
         }
     }

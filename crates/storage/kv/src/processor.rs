@@ -42,12 +42,13 @@ use crate::item::{BITS_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, WIDE, WO
 use crate::journal::{Journal, LogRoom};
 use crate::kept::Kept;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
+use crate::leases::Leased;
 use crate::pair::{Attributes, Condition, Extension, Marks, Stored};
 use crate::pair_writer::PairWriter;
 use crate::pairs::Pairs;
 use crate::place::{Home, PairPlace};
 use crate::regions::{Purpose, REGION_BYTES, Regions, Slots};
-use crate::settings::Settings;
+use crate::settings::{Eviction, Settings};
 use crate::table::ListPosition;
 use crate::value::Value;
 use crate::vector::{self, Comparison, Element, Function, Operand, VectorError};
@@ -100,7 +101,12 @@ impl Processor {
     /// Pairs held and work done.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.pairs().counters
+        let Pairs { counters, leases, .. } = self.pairs();
+        let (pinned_count, pinned_bytes) = match leases {
+            Some(leases) => (leases.len() as u64, leases.bytes() as u64),
+            None => (0, 0),
+        };
+        Counters { pinned_count, pinned_bytes, ..*counters }
     }
 
     /// Its settings.
@@ -363,6 +369,59 @@ impl Processor {
         true
     }
 
+    /// Pins a pair: it is not evicted before `seconds` are over, or before it has been [unpinned](Self::unpin) as often
+    /// as it was pinned. It is removed, replaced and expires as any other; a replaced one stays pinned as far as there
+    /// is room. Where pairs are not evicted anyway, or are kept elsewhere as well, there is nothing to do.
+    pub fn pin(&mut self, hash: KeyHash, key: &[u8], seconds: u32) -> Leased {
+        let Some(place) = self.find(hash, key) else { return Leased::Absent };
+        if self.settings.eviction == Eviction::None || self.has_log() {
+            return Leased::Done;
+        }
+        // A pair in the index moves out of it.
+        let leased = match self.writer.ensure_item(hash, key, place) {
+            Some(item) => self.lease(hash, key, item, seconds),
+            None => Leased::Full,
+        };
+        let counters = &mut self.pairs_mut().counters;
+        counters.pin_count += u64::from(leased == Leased::Done);
+        counters.pin_refused_count += u64::from(leased == Leased::Full);
+        leased
+    }
+
+    fn lease(&mut self, hash: KeyHash, key: &[u8], item: u32, seconds: u32) -> Leased {
+        let pairs = self.pairs_mut();
+        let header = pairs.heap.header(item);
+        let units = pairs.heap.item_units(item, header) + pairs.heap.part_units(item, header);
+        let now_s = pairs.clock.now_s();
+        let (times, units_max) = ((now_s, now_s.saturating_add(seconds)), pairs.leased_units_max());
+        let leases = pairs.leases.get_or_insert_default();
+        let is_new = !leases.contains(key);
+        if !leases.add((hash, key), units, times, units_max) {
+            // Those that have ended give way at once.
+            self.writer.allocator.end_some_leases();
+            let leases = &mut self.pairs_mut().leases;
+            if !leases.get_or_insert_default().add((hash, key), units, times, units_max) {
+                leases.take_if(|leases| leases.len() == 0);
+                return Leased::Full;
+            }
+        }
+        if is_new {
+            self.writer.allocator.set_leased_aside(hash, key);
+        }
+        Leased::Done
+    }
+
+    /// Takes one pin back. `false` if there is no pair; a pair that is not pinned stays as it is.
+    pub fn unpin(&mut self, hash: KeyHash, key: &[u8]) -> bool {
+        if self.find(hash, key).is_none() {
+            return false;
+        }
+        if self.pairs_mut().leases.as_mut().is_some_and(|leases| leases.release(key)) {
+            self.writer.allocator.end_lease(hash, key);
+        }
+        true
+    }
+
     /// The CAS number of the current value; every new value gets another one. A pair in the index has none until it is
     /// requested, and then moves out of the index. `None` if there is no memory for that.
     pub fn cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
@@ -484,7 +543,7 @@ impl Processor {
         if value_bytes > self.settings.value_bytes_max {
             return Err(Stored::TooLarge);
         }
-        if chunk_count(value_bytes) > self.pairs().heap.chunked.count_max {
+        if chunk_count(value_bytes) > self.pairs().chunk_count_max() {
             return Err(self.counted(Stored::NoMemory));
         }
         match self.make_log_room(hash, key, value_bytes, found) {
@@ -771,11 +830,50 @@ impl Processor {
         Some(self.pairs().journal.as_ref()?.room(&self.pairs().counters))
     }
 
-    /// Whether there is a log. If so, some commands cannot be executed and answered at once.
+    /// Whether pairs are kept in a log or elsewhere. If so, some commands cannot be executed and answered at once.
     #[inline]
     #[must_use]
     pub fn has_log(&self) -> bool {
-        self.pairs().journal.is_some()
+        self.pairs().journal.is_some() || self.pairs().notes.is_some()
+    }
+
+    /// Has the keys of changes noted from now on: its owner keeps the pairs elsewhere as well, and this partition is a
+    /// cache of them. CAS numbers begin after `last_cas`.
+    pub fn begin_notes(&mut self, last_cas: u64) {
+        self.pairs_mut().notes = Some(Vec::new());
+        self.writer.next_cas = last_cas;
+    }
+
+    /// The keys of the changes since the last call, in order.
+    pub fn take_notes(&mut self) -> Vec<(KeyHash, Box<[u8]>)> {
+        self.pairs_mut().notes.as_mut().map_or_else(Vec::new, std::mem::take)
+    }
+
+    /// The last CAS number given.
+    #[must_use]
+    pub fn last_cas(&self) -> u64 {
+        self.writer.next_cas
+    }
+
+    /// Puts a pair that was kept elsewhere into memory, with the CAS number and marks that it has. Returns whether there
+    /// is memory for it. Nothing is noted.
+    pub fn restore(
+        &mut self,
+        (hash, key): (KeyHash, &[u8]),
+        value: &[u8],
+        attributes: Attributes,
+        (cas, marks): (u64, Marks),
+    ) -> bool {
+        let (notes, last_cas) = (self.pairs_mut().notes.take(), self.writer.next_cas);
+        let found = self.find(hash, key);
+        let is_stored = self.writer.put_item(hash, key, value, attributes, found) == Stored::Done;
+        if is_stored {
+            self.set_cas(hash, key, cas);
+            self.set_marks(hash, key, marks);
+        }
+        self.writer.next_cas = last_cas;
+        self.pairs_mut().notes = notes;
+        is_stored
     }
 
     /// The change that an answer about a key must wait for, if any.
@@ -788,6 +886,23 @@ impl Processor {
     #[must_use]
     pub fn is_stub(&self, hash: KeyHash, key: &[u8]) -> bool {
         self.pairs().stub(hash, key).is_some() || self.is_hidden(hash, key)
+    }
+
+    /// Counts a command that needs the value of a key, of a partition with a log, by where the value is.
+    pub fn count_need(&mut self, hash: KeyHash, key: &[u8]) {
+        if self.is_stub(hash, key) {
+            self.pairs_mut().counters.log_hit_count += 1;
+        } else {
+            self.count_need_of_memory(hash, key);
+        }
+    }
+
+    /// As [`count_need`](Self::count_need), of a key whose value is not only in the log.
+    pub fn count_need_of_memory(&mut self, hash: KeyHash, key: &[u8]) {
+        let is_present = self.pairs().locate(hash, key).is_some();
+        let counters = &mut self.pairs_mut().counters;
+        counters.memory_hit_count += u64::from(is_present);
+        counters.log_miss_count += u64::from(!is_present);
     }
 
     /// Whether nothing is known of a key, and its only record may be damaged.

@@ -42,6 +42,8 @@ pub(crate) enum Queue {
     Kept,
     /// Items whose values were fetched from the log, or read at the start: each can leave memory once it is written.
     Fetched,
+    /// Items that are not evicted for a while.
+    Leased,
 }
 
 /// The purpose of taking memory.
@@ -164,7 +166,7 @@ pub(crate) struct Regions {
     pub(crate) inline_stored_count: u64,
 }
 
-const QUEUE_COUNT: usize = 3;
+const QUEUE_COUNT: usize = 4;
 const LIST_COUNT: usize = QUEUE_COUNT + 2;
 
 /// Units that a block of `bytes` takes.

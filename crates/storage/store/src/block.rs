@@ -17,13 +17,15 @@ mod rbd_shared;
 mod rbd_sharing;
 #[cfg(test)]
 mod rbd_tests;
+mod remote;
+mod vhost_user;
 
 pub use self::memory::{MemorySettings, MemoryStore};
 pub use file::FileStore;
 pub(crate) use file_health::{lacking_space, warn_of_lacking_space};
 pub use file_open::{Contents, FileKind, FileSettings};
 pub(crate) use file_open::{check_creatable, check_writable, directory_of};
-pub(crate) use nbd::{CONNECTION_LIMIT_DEFAULT, NBD_DEADLINE_S_DEFAULT, NbdSettings, NbdStore};
+pub(crate) use nbd::{CONNECTION_LIMIT_DEFAULT, NBD_DEADLINE_S_DEFAULT, NbdStore};
 pub use nbd::{NbdPlace, NbdServer};
 pub use null::NullStore;
 pub use raw_file::RawFile;
@@ -31,6 +33,9 @@ pub(crate) use rbd::RbdStore;
 pub(crate) use rbd_shared::{DEADLINE_S_DEFAULT, RbdSettings};
 pub use rbd_shared::{LockPolicy, RbdPlace};
 pub use rbd_sharing::Sharing;
+pub(crate) use remote::RemoteSettings;
+pub use vhost_user::VhostUserPlace;
+pub(crate) use vhost_user::{VHOST_USER_DEADLINE_S_DEFAULT, VhostUserDevice, VhostUserStore};
 
 use ::memory::Buffer;
 

@@ -23,7 +23,7 @@ use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown, Request
 /// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// [`Request::Read`].
+    /// [`Request::Read`] and [`Request::FindData`].
     Read,
     /// [`Request::Write`].
     Write,
@@ -56,7 +56,7 @@ impl Kind {
     #[must_use]
     pub fn of(request: &Request) -> Self {
         match request {
-            Request::Read { .. } => Self::Read,
+            Request::Read { .. } | Request::FindData(_) => Self::Read,
             Request::Write { .. } => Self::Write,
             Request::Flush => Self::Flush,
             Request::Deallocate { .. } => Self::Deallocate,
@@ -100,6 +100,7 @@ fn range_of(request: &Request) -> (u64, u64) {
         Request::Deallocate { offset, length } | Request::WriteZeroes { offset, length, .. } => {
             (*offset, *length)
         }
+        Request::FindData(map) => (map.range().start, map.range().end - map.range().start),
     }
 }
 

@@ -15,11 +15,19 @@ pub struct Health {
     pub spare_percent: u8,
     /// Free space of the file system, bytes; `None` where it is unknown or means nothing, as for devices.
     pub free_bytes: Option<u64>,
+    /// Space that the file takes, bytes, up to the size of the namespace; `None` where it is unknown, as for devices.
+    pub allocated_bytes: Option<u64>,
 }
 
 impl Default for Health {
     fn default() -> Self {
-        Self { is_write_protected: false, is_full: false, spare_percent: 100, free_bytes: None }
+        Self {
+            is_write_protected: false,
+            is_full: false,
+            spare_percent: 100,
+            free_bytes: None,
+            allocated_bytes: None,
+        }
     }
 }
 

@@ -1,11 +1,14 @@
-//! Key-value namespaces: one partition of the key space per reactor, in RAM or with a log in a file.
+//! Key-value namespaces: one partition of the key space per reactor, in RAM, with a log in a file, or with objects in a
+//! Ceph cluster.
 
+mod durable;
 mod examine;
 pub(crate) mod file;
 mod logged;
 pub(crate) mod mark;
 mod memory;
 mod prefault;
+mod rados;
 mod random;
 mod recovery;
 mod sectors;
@@ -19,12 +22,16 @@ use std::sync::atomic::AtomicU64;
 use kv::{MemoryLimit, Partition, PartitionAccess, Settings, Usage};
 use linux::Moment;
 
+pub use crate::key_value::durable::{DurablePartition, KeyList, Need, Pause};
 pub use crate::key_value::examine::{ExaminedFile, PartitionReport};
 use crate::key_value::file::KeyValueFile;
 pub use crate::key_value::file::KeyValueFileSettings;
-pub use crate::key_value::logged::Logged;
 use crate::key_value::memory::KeyValueMemory;
 pub use crate::key_value::memory::KeyValueSettings;
+pub use crate::key_value::rados::RadosPlace;
+pub(crate) use crate::key_value::rados::{
+    KeyValueRados, MEMORY_BYTES_DEFAULT as RADOS_MEMORY_BYTES_DEFAULT, NAMESPACE_DEFAULT,
+};
 use crate::key_value::random::Random;
 pub use crate::key_value::recovery::{DamagePassedOver, RecoveryProgress};
 pub use crate::key_value::unfinished::Unfinished;
@@ -63,6 +70,7 @@ pub struct KeyValueStore(Kind);
 enum Kind {
     Memory(KeyValueMemory),
     File(KeyValueFile),
+    Rados(KeyValueRados),
 }
 
 /// One reactor's partition of a key-value namespace.
@@ -72,8 +80,8 @@ pub enum KeyValueBackend {
     Memory(Partition),
     /// In RAM, one of several: all reactors use it where it lies.
     Shared(Arc<PartitionAccess>),
-    /// With a log: operations may wait for values, and answers for the log.
-    Logged(Logged),
+    /// With a log, or in a cluster: operations may wait for values, and answers for changes.
+    Durable(Box<dyn DurablePartition>),
 }
 
 impl KeyValueStore {
@@ -97,6 +105,14 @@ impl KeyValueStore {
     #[must_use]
     pub fn in_file(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
         Self(Kind::File(KeyValueFile::new(settings, below)))
+    }
+
+    /// Opens a namespace in a pool of a Ceph cluster. Waits for the cluster, and for the lease of a dead owner.
+    ///
+    /// # Errors
+    /// The problem of the libraries or the cluster, or who owns the keys.
+    pub fn in_cluster(place: &RadosPlace) -> Result<Self, OpenError> {
+        Ok(Self(Kind::Rados(KeyValueRados::open(place)?)))
     }
 
     /// As [`in_file`](Self::in_file), on a simulated disk. The file begins with `head`, of
@@ -131,6 +147,7 @@ impl KeyValueStore {
         match &self.0 {
             Kind::Memory(memory) => memory.set_reactor_count(count),
             Kind::File(file) => file.set_reactor_count(count),
+            Kind::Rados(rados) => rados.set_reactor_count(count),
         }
     }
 
@@ -141,7 +158,11 @@ impl KeyValueStore {
     pub fn attach(&self, reactor: usize, now: Moment) -> io::Result<KeyValueBackend> {
         match &self.0 {
             Kind::Memory(memory) => memory.attach(reactor, now),
-            Kind::File(file) => file.attach(reactor, now).map(KeyValueBackend::Logged),
+            Kind::File(file) => {
+                let logged = file.attach(reactor, now)?;
+                Ok(KeyValueBackend::Durable(Box::new(logged)))
+            }
+            Kind::Rados(rados) => rados.attach(reactor, now).map(KeyValueBackend::Durable),
         }
     }
 
@@ -151,6 +172,7 @@ impl KeyValueStore {
         match &self.0 {
             Kind::Memory(memory) => memory.shape(),
             Kind::File(file) => file.shape(),
+            Kind::Rados(rados) => rados.shape(),
         }
     }
 
@@ -160,7 +182,9 @@ impl KeyValueStore {
     pub fn partitioning(&self) -> Option<Partitioning> {
         match &self.0 {
             Kind::Memory(memory) => memory.partitioning(),
-            Kind::File(_) => None,
+            // Which partition a key belongs to makes no difference between starts, but hosts have no lanes to gain by it:
+            // each command goes to its partition by message.
+            Kind::File(_) | Kind::Rados(_) => None,
         }
     }
 
@@ -169,6 +193,7 @@ impl KeyValueStore {
         let bytes = match &self.0 {
             Kind::Memory(memory) => memory.bytes(),
             Kind::File(file) => file.bytes(),
+            Kind::Rados(rados) => rados.limit().bytes(),
         };
         bytes - bytes % u64::from(Self::UNIT_BYTES)
     }
@@ -176,7 +201,7 @@ impl KeyValueStore {
     /// How far the logs of a file have been read; `None` once they are, or without logs.
     pub(crate) fn recovery(&self) -> Option<RecoveryProgress> {
         match &self.0 {
-            Kind::Memory(_) => None,
+            Kind::Memory(_) | Kind::Rados(_) => None,
             Kind::File(file) => file.recovery(),
         }
     }
@@ -184,7 +209,7 @@ impl KeyValueStore {
     /// Damage found in the logs of a file and passed over, if there is any.
     pub(crate) fn damage(&self) -> Option<DamagePassedOver> {
         match &self.0 {
-            Kind::Memory(_) => None,
+            Kind::Memory(_) | Kind::Rados(_) => None,
             Kind::File(file) => file.damage(),
         }
     }
@@ -193,6 +218,7 @@ impl KeyValueStore {
         match &self.0 {
             Kind::Memory(memory) => memory.limit(),
             Kind::File(file) => file.limit(),
+            Kind::Rados(rados) => rados.limit(),
         }
     }
 
@@ -243,7 +269,7 @@ impl KeyValueStore {
 
     pub(crate) fn resize(&self, bytes: u64) -> io::Result<()> {
         match &self.0 {
-            Kind::Memory(_) => self.set_memory(bytes).map_err(io::Error::other),
+            Kind::Memory(_) | Kind::Rados(_) => self.set_memory(bytes).map_err(io::Error::other),
             Kind::File(_) => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, "a key-value file keeps its size"))
             }
@@ -257,13 +283,37 @@ impl KeyValueStore {
                 let message = "a key-value file is opened anew when the target is started again";
                 Err(io::Error::new(io::ErrorKind::Unsupported, message))
             }
+            Kind::Rados(rados) => match rados.closed_because() {
+                None => Ok(()),
+                Some(why) => {
+                    let message =
+                        format!("{why}: keys in a cluster are opened anew when the target is started again");
+                    Err(io::Error::new(io::ErrorKind::Unsupported, message))
+                }
+            },
+        }
+    }
+
+    /// Why the keys of a cluster are served no more, if so.
+    pub(crate) fn closed_because(&self) -> Option<String> {
+        match &self.0 {
+            Kind::Memory(_) | Kind::File(_) => None,
+            Kind::Rados(rados) => rados.closed_because(),
+        }
+    }
+
+    /// A name of the storage that no other has on any machine, if it is in a cluster.
+    pub(crate) fn identity(&self) -> Option<String> {
+        match &self.0 {
+            Kind::Memory(_) | Kind::File(_) => None,
+            Kind::Rados(rados) => Some(rados.identity()),
         }
     }
 
     /// The block storage of the logs, if there are logs.
     pub(crate) fn below(&self) -> Option<&dyn BlockStore> {
         match &self.0 {
-            Kind::Memory(_) => None,
+            Kind::Memory(_) | Kind::Rados(_) => None,
             Kind::File(file) => Some(file.below()),
         }
     }

@@ -24,14 +24,14 @@ mod testing;
 
 pub use block::{
     Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NbdPlace,
-    NbdServer, NullStore, RawFile, RbdPlace, Sharing,
+    NbdServer, NullStore, RawFile, RbdPlace, Sharing, VhostUserPlace,
 };
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use health::{Health, SPARE_PERCENT_MIN};
 pub use key_value::{
-    DamagePassedOver, ExaminedFile, ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings,
-    KeyValueSettings, KeyValueShape, KeyValueStore, Logged, PartitionReport, Partitioning, RecoveryProgress,
-    Unfinished,
+    DamagePassedOver, DurablePartition, ExaminedFile, ITEM_BYTES_DEFAULT, KeyList, KeyValueBackend,
+    KeyValueFileSettings, KeyValueSettings, KeyValueShape, KeyValueStore, Need, PartitionReport,
+    Partitioning, Pause, RadosPlace, RecoveryProgress, Unfinished,
 };
 pub use kv::Usage;
 pub use kv::log::{Certainty, Damage, DamageKind, Sync};

@@ -13,9 +13,11 @@
 //! namespace: the caller has checked them against the geometry. If the namespace has shrunk since, the reply is
 //! [`StoreError::Truncated`].
 
+use std::sync::Arc;
+
 use linux::Moment;
 use memory::{Buffer, Payload, Pool};
-use reactor::{Completion, Operation};
+use reactor::{Completion, DataMap, Operation};
 
 use crate::health::Health;
 
@@ -152,6 +154,9 @@ pub enum Request {
         /// Whether the range may be deallocated to that end.
         may_deallocate: bool,
     },
+    /// Finds the parts of a range that have data; all others read as zeroes. A write that was replied to before has left
+    /// data. [`StoreError::Unsupported`]: the storage does not know, and all of it may have.
+    FindData(Arc<DataMap>),
 }
 
 /// The reply to a request.
@@ -218,6 +223,10 @@ pub enum StoreError {
 pub trait StoreIo {
     /// The time of this turn, ns since a fixed moment.
     fn now_ns(&self) -> u64;
+    /// The present time on the same scale. It reads the clock.
+    fn clock_ns(&self) -> u64 {
+        self.now_ns()
+    }
     /// The moment of this turn, by which keys expire.
     fn moment(&self) -> Moment;
     /// This reactor's buffers.
@@ -253,6 +262,10 @@ pub(crate) struct Intercepted<'a, F> {
 impl<F: FnMut(&mut dyn StoreIo, Ticket, Reply)> StoreIo for Intercepted<'_, F> {
     fn now_ns(&self) -> u64 {
         self.io.now_ns()
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.io.clock_ns()
     }
 
     fn moment(&self) -> Moment {

@@ -271,10 +271,10 @@ pub enum OpenError {
         /// Its path.
         path: PathBuf,
     },
-    /// An NBD server, or its export.
+    /// A server in another process, or its storage.
     #[error("{name}: {why}")]
-    Nbd {
-        /// The export.
+    Remote {
+        /// The storage.
         name: String,
         /// The problem, and the remedy.
         why: String,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | pool:DIR/VOLUME | rbd:POOL/IMAGE[@SNAP]
-//!           | nbd://HOST[:PORT]/EXPORT | nbd+unix:///EXPORT?socket=PATH
-//!           | kv:ram:SIZE | kv:file:PATH,
+//!           | nbd://HOST[:PORT]/EXPORT | nbd+unix:///EXPORT?socket=PATH | vhost-user:PATH
+//!           | kv:ram:SIZE | kv:file:PATH | kv:rados:POOL,
 //!           then ?OPTION, then &OPTION for each further one
 //! OPTION  = lba=BYTES            block size: 512 to 65536, a power of two
 //!         | size=SIZE            (file, kv:file) creates the file with that size; (file) lets it grow
@@ -16,21 +16,23 @@
 //!         | prefault             (kv) a thread has the system give the memory from the start on, before it is used
 //!         | sparse               (kv:file) a new file gets space when it is written, else all of it at once
 //!         | memory=SIZE          (kv:file) RAM for the index and used pairs; else a quarter of the file
+//!         |                      (kv:rados) RAM in front of the pool; else 256M
 //!         | sync=always          (kv:file) answers leave when the changes they report survive a power cut
 //!         |     =batch           … at once; it survives a little later
 //!         |     =none            … at once; it survives when a Flush has ended
-//!         | conf=PATH            (rbd) Ceph's configuration file; else /etc/ceph/CLUSTER.conf
-//!         | id=NAME              (rbd) the user client.NAME; else admin
-//!         | cluster=NAME         (rbd) the cluster's name in the names of its files; else ceph
-//!         | namespace=NAME       (rbd) the namespace in the pool
+//!         | conf=PATH            (rbd, kv:rados) Ceph's configuration file; else /etc/ceph/CLUSTER.conf
+//!         | id=NAME              (rbd, kv:rados) the user client.NAME; else admin
+//!         | cluster=NAME         (rbd, kv:rados) the cluster's name in the names of its files; else ceph
+//!         | namespace=NAME       (rbd, kv:rados) the namespace in the pool; of keys nvlane, unless given
 //!         | create=SIZE          (rbd) creates the image with that size if there is none
 //!         | lock=acquire         (rbd) waits up to 45 s for the exclusive lock: a dead holder is known to be dead then
-//!         |     =refuse          … does not wait
-//!         |     =break           … takes it from its holder, whom the cluster refuses from then on
+//!         |                      (kv:rados) waits 30 s for an owner that does not renew its lease
+//!         |     =refuse          (rbd, kv:rados) does not wait
+//!         |     =break           (rbd) takes it from its holder, whom the cluster refuses from then on
 //!         |     =share           … lets other targets with lock=share write to the image as well
 //!         | socket=PATH          (nbd+unix) the server's socket
 //!         | connections=N        (nbd) connections at most; several only to servers that allow it, default 64
-//!         | deadline=TIME        (rbd, nbd) time that the storage has for a request: whole seconds, default 25s
+//!         | deadline=TIME        (rbd, nbd, vhost-user) time that the storage has for a request: whole seconds, default 25s
 //!         | FILTER               each stands over those before it; may be given several times
 //! FILTER  = delay=[KIND:]TIME[-TIME]                       for instance delay=read:50us-200us
 //!         | error=[KIND:]RATE[,as=ERROR][,at=SIZE-SIZE][,seed=N]     error=write:1/1000,as=nospace, error=0.1%
@@ -55,14 +57,15 @@ use memory::page_bytes;
 use wire::uuid::Uuid;
 
 use crate::block::{
-    Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NbdPlace,
-    NbdSettings, NbdStore, NullStore, RbdPlace, RbdSettings, RbdStore, Sharing, check_creatable,
-    check_writable, directory_of, lacking_space, warn_of_lacking_space,
+    Contents, FileKind, FileSettings, FileStore, LockPolicy, MemorySettings, MemoryStore, NbdPlace, NbdStore,
+    NullStore, RbdPlace, RbdSettings, RbdStore, RemoteSettings, Sharing, VhostUserDevice, VhostUserPlace,
+    VhostUserStore, check_creatable, check_writable, directory_of, lacking_space, warn_of_lacking_space,
 };
 use crate::filter::Filter;
 use crate::key_value::file::{memory_bytes_default, share_bytes_min};
 use crate::key_value::{
-    KeyValueFileSettings, KeyValueSettings, KeyValueStore, MEMORY_BYTES_MIN, check_memory, superblock,
+    KeyValueFileSettings, KeyValueSettings, KeyValueStore, MEMORY_BYTES_MIN, RadosPlace, check_memory,
+    superblock,
 };
 use crate::namespace::{BLOCK_BYTES_DEFAULT, BlockStore};
 use crate::open_error::OpenError;
@@ -148,10 +151,14 @@ pub enum Source {
         /// Path: the pool's directory, and the volume's name.
         path: PathBuf,
     },
+    /// Keys and values in a pool of a Ceph cluster, with the used ones in RAM.
+    KeyValueRados(Box<RadosPlace>),
     /// On an RBD image of a Ceph cluster, which has its own size.
     Rbd(Box<RbdPlace>),
     /// On an export of an NBD server, which has its own size.
     Nbd(Box<NbdPlace>),
+    /// On a block device behind a vhost-user socket, which has its own size.
+    VhostUser(VhostUserPlace),
 }
 
 /// The error of a specification: the position, the problem and the remedy.
@@ -176,7 +183,10 @@ impl Spec {
     /// Whether the storage holds keys and values rather than blocks.
     #[must_use]
     pub fn is_key_value(&self) -> bool {
-        matches!(self.source, Source::KeyValue { .. } | Source::KeyValueFile { .. })
+        matches!(
+            self.source,
+            Source::KeyValue { .. } | Source::KeyValueFile { .. } | Source::KeyValueRados(_)
+        )
     }
 
     /// Says what other targets share, if they do: those of this subsystem, each with controller IDs of its own.
@@ -199,6 +209,7 @@ impl Spec {
     pub fn memory_bytes(&self) -> u64 {
         match &self.source {
             Source::Memory { bytes, .. } | Source::KeyValue { bytes, .. } => *bytes,
+            Source::KeyValueRados(place) => place.memory_bytes,
             Source::KeyValueFile { path, bytes, memory_bytes, .. } => memory_bytes.unwrap_or_else(|| {
                 let existing = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
                 memory_bytes_default(existing.max(bytes.unwrap_or(0)))
@@ -208,15 +219,17 @@ impl Spec {
             | Source::Device { .. }
             | Source::Volume { .. }
             | Source::Rbd(_)
-            | Source::Nbd(_) => 0,
+            | Source::Nbd(_)
+            | Source::VhostUser(_) => 0,
         }
     }
 
-    /// The memory that it gives to a key-value file, if any, bytes.
+    /// The memory that it gives to a key-value file or to keys in a cluster, if any, bytes.
     #[must_use]
     pub fn memory_setting(&self) -> Option<u64> {
-        match self.source {
-            Source::KeyValueFile { memory_bytes, .. } => memory_bytes,
+        match &self.source {
+            Source::KeyValueFile { memory_bytes, .. } => *memory_bytes,
+            Source::KeyValueRados(place) => Some(place.memory_bytes),
             _ => None,
         }
     }
@@ -228,6 +241,7 @@ impl Spec {
     pub fn check_shares(&self, reactor_count: usize) -> Result<(), OpenError> {
         match &self.source {
             Source::KeyValue { bytes, .. } => check_memory(*bytes, reactor_count, MEMORY_BYTES_MIN),
+            Source::KeyValueRados(place) => check_memory(place.memory_bytes, reactor_count, MEMORY_BYTES_MIN),
             Source::KeyValueFile { path, bytes, memory_bytes, .. } => {
                 if let Some(memory_bytes) = *memory_bytes {
                     let file_bytes = bytes.or_else(|| Some(std::fs::metadata(path).ok()?.len())).unwrap_or(0);
@@ -284,11 +298,20 @@ impl Spec {
             }
             Source::Nbd(place) => {
                 let place = NbdPlace::clone(place);
-                Arc::new(NbdStore::open(&NbdSettings { place, block_bytes: self.block_bytes, is_read_only })?)
+                let block_bytes = self.block_bytes;
+                Arc::new(NbdStore::open(RemoteSettings { place, block_bytes, is_read_only })?)
+            }
+            Source::VhostUser(place) => {
+                let place = VhostUserDevice::new(place.clone());
+                let block_bytes = self.block_bytes;
+                Arc::new(VhostUserStore::open(RemoteSettings { place, block_bytes, is_read_only })?)
             }
             &Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
                 let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush, prefaults };
                 return Ok(Store::Keys(Arc::new(KeyValueStore::in_memory(settings))));
+            }
+            Source::KeyValueRados(place) => {
+                return Ok(Store::Keys(Arc::new(KeyValueStore::in_cluster(place)?)));
             }
             &Source::KeyValueFile {
                 ref path,
@@ -320,8 +343,10 @@ impl Spec {
             Source::Memory { .. }
             | Source::Null { .. }
             | Source::KeyValue { .. }
+            | Source::KeyValueRados(_)
             | Source::Rbd(_)
-            | Source::Nbd(_) => {
+            | Source::Nbd(_)
+            | Source::VhostUser(_) => {
                 return Ok(None);
             }
         };
@@ -431,7 +456,15 @@ mod tests {
             (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
             path().prop_map(|path| Source::Volume { path }),
             places().prop_map(|place| Source::Rbd(Box::new(place))),
+            (places(), memory(), 1024u32..=1 << 28).prop_map(|(place, memory_bytes, item_bytes)| {
+                let ImageName { pool, namespace, .. } = place.image;
+                let namespace = if namespace.is_empty() { "nvlane".into() } else { namespace };
+                let (cluster, refuses) = (place.cluster, item_bytes % 2 == 0);
+                let place = RadosPlace { cluster, pool, namespace, memory_bytes, item_bytes, refuses };
+                Source::KeyValueRados(Box::new(place))
+            }),
             exports().prop_map(|place| Source::Nbd(Box::new(place))),
+            devices().prop_map(Source::VhostUser),
             (path(), option::of(file()), option::of(memory()), 0..SYNCS.len(), 1024u32..=1 << 28).prop_map(
                 |(path, bytes, memory_bytes, sync, item_bytes)| {
                     let sync = SYNCS[sync].1;
@@ -472,6 +505,11 @@ mod tests {
                 }
             },
         )
+    }
+
+    fn devices() -> impl Strategy<Value = VhostUserPlace> {
+        let socket = vec(1u8.., 1..20).prop_map(|bytes| OsString::from_vec(bytes).into());
+        (socket, 1u32..1000).prop_map(|(socket, deadline_s)| VhostUserPlace { socket, deadline_s })
     }
 
     fn exports() -> impl Strategy<Value = NbdPlace> {
@@ -519,7 +557,7 @@ mod tests {
         let uuid = option::of(any::<[u8; 16]>().prop_map(Uuid::from_bytes));
         (sources(), block_bytes, uuid, any::<bool>(), vec(filters(), 0..4)).prop_map(
             |(source, block_bytes, uuid, is_read_only, filters)| {
-                if matches!(source, Source::KeyValue { .. }) {
+                if matches!(source, Source::KeyValue { .. } | Source::KeyValueRados(_)) {
                     return Spec { uuid, ..Spec::new(source) };
                 }
                 if matches!(source, Source::KeyValueFile { .. }) {
@@ -712,9 +750,9 @@ mod tests {
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
         insta::assert_snapshot!(messages.join("\n"), @r#"
-        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH
-        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH
-        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH
+        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, vhost-user:SOCKET, kv:ram:SIZE, kv:file:PATH or kv:rados:POOL
+        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, vhost-user:SOCKET, kv:ram:SIZE, kv:file:PATH or kv:rados:POOL
+        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, vhost-user:SOCKET, kv:ram:SIZE, kv:file:PATH or kv:rados:POOL
         namespace 'ram:', character 5: expected a size such as 64M or 10G
         namespace 'ram:1X', character 6: no size ends in 'X': use K, M, G or T, as in 64M
         namespace 'ram:1GB', character 6: no size ends in 'GB': use K, M, G or T, as in 64M
@@ -763,7 +801,7 @@ mod tests {
         namespace 'ram:1G?limit=1X/s', character 15: no size ends in 'X': use K, M, G or T, as in 64M
         namespace 'ram:1G?trace=on', character 14: trace takes no value
         namespace 'ram:1G?trace&&trace', character 14: expected an option
-        namespace 'kv:1G', character 4: expected ram:SIZE or file:PATH, as in kv:ram:4G
+        namespace 'kv:1G', character 4: expected ram:SIZE, file:PATH or rados:POOL, as in kv:ram:4G
         namespace 'kv:ram:1G?lba=512', character 11: only evict, item, flush, prefault and uuid go with kv:ram:
         namespace 'kv:ram:1G?evict=some', character 17: expected none or unused
         namespace 'ram:1G?evict=none', character 8: only kv: has keys and values
@@ -782,7 +820,7 @@ mod tests {
         namespace 'pool:', character 6: expected a path
         namespace 'pool:/p/db?lba=512', character 12: a volume has the block size that it was created with
         namespace 'pool:/p/db?size=1G', character 12: a volume has its own size: nvlane ctl volume resize makes it larger
-        namespace 'poool:/p/db', character 1: there is no 'poool' (did you mean pool?): expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH
+        namespace 'poool:/p/db', character 1: there is no 'poool' (did you mean pool?): expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, vhost-user:SOCKET, kv:ram:SIZE, kv:file:PATH or kv:rados:POOL
         namespace 'rbd:', character 5: expected POOL/IMAGE, as in rbd:volumes/db
         namespace 'rbd:image', character 5: expected POOL/IMAGE, as in rbd:volumes/db
         namespace 'rbd:pool/', character 10: expected a name
@@ -797,7 +835,7 @@ mod tests {
         namespace 'rbd:pool/image?lock=steal', character 21: expected acquire, refuse, break or share
         namespace 'rbd:pool/image?deadline=100ms', character 25: expected whole seconds, as in 25s
         namespace 'rbd:pool/image@monday?create=1G', character 23: a snapshot is not created here: rbd snap create makes one
-        namespace 'ram:1G?conf=/etc/ceph/ceph.conf', character 8: only rbd: has it
+        namespace 'ram:1G?conf=/etc/ceph/ceph.conf', character 8: only rbd: and kv:rados: have it
         "#);
     }
 
@@ -827,6 +865,11 @@ mod tests {
             "nbds://host/disk",
             "ram:1G?connections=1",
             "ram:1G?deadline=5s",
+            "vhost-user:",
+            "vhost-usr:/run/disk.sock",
+            "vhost-user:/s?dedline=5s",
+            "vhost-user:/s?size=1G",
+            "vhost-user:/s?connections=2",
         ];
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
@@ -840,12 +883,53 @@ mod tests {
         namespace 'nbd+unix:///disk', character 17: expected the server's socket, as in nbd+unix:///?socket=/run/nbd.sock
         namespace 'nbd+unix:///disk?socket=', character 18: socket needs a value, as in socket=/run/nbd.sock
         namespace 'nbd://host/disk?socket=/run/nbd.sock', character 17: only nbd+unix:// has a socket, nbd:// has a host and a port
-        namespace 'nbd://host/disk?size=1G', character 17: an export has the size that its server gives it
+        namespace 'nbd://host/disk?size=1G', character 17: it has the size that its server gives it
         namespace 'nbd://host/disk?conections=1', character 17: there is no option 'conections' (did you mean connections?): only socket, connections, deadline, lba, uuid, readonly and filters go with nbd:
         namespace 'nbd://host/disk?connections=0', character 29: expected a number from 1 to 65535
         namespace 'nbds://host/disk', character 1: there is no TLS to NBD servers: nbd://HOST/EXPORT within a network that you trust
         namespace 'ram:1G?connections=1', character 8: only nbd: has it
-        namespace 'ram:1G?deadline=5s', character 8: only rbd: and nbd: have it
+        namespace 'ram:1G?deadline=5s', character 8: only rbd:, nbd: and vhost-user: have it
+        namespace 'vhost-user:', character 12: expected a path
+        namespace 'vhost-usr:/run/disk.sock', character 1: there is no 'vhost-usr' (did you mean vhost-user?): expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, vhost-user:SOCKET, kv:ram:SIZE, kv:file:PATH or kv:rados:POOL
+        namespace 'vhost-user:/s?dedline=5s', character 15: there is no option 'dedline' (did you mean deadline?): only deadline, lba, uuid, readonly and filters go with vhost-user:
+        namespace 'vhost-user:/s?size=1G', character 15: it has the size that its server gives it
+        namespace 'vhost-user:/s?connections=2', character 15: only nbd: has it
+        ");
+    }
+
+    #[test]
+    fn keys_in_a_pool_have_the_options_of_both() {
+        for (text, printed) in [
+            ("kv:rados:keys", "kv:rados:keys"),
+            ("kv:rados:keys?namespace=nvlane&memory=256M&lock=acquire", "kv:rados:keys"),
+            (
+                "kv:rados:a%2Fb?lock=refuse&id=kv&memory=1G&item=64M&conf=/c&namespace=t",
+                "kv:rados:a%2Fb?conf=/c&id=kv&namespace=t&memory=1G&lock=refuse&item=67108864",
+            ),
+        ] {
+            assert_eq!(text.parse::<Spec>().unwrap().to_string(), printed);
+        }
+        let wrong = [
+            "kv:rados:",
+            "kv:rados:keys/tenant",
+            "kv:rados:keys?lock=break",
+            "kv:rados:keys?memory=1K",
+            "kv:rados:keys?flush",
+            "kv:rados:keys?sync=none",
+            "kv:rados:keys?create=1G",
+            "kv:rados:keys?nmespace=a",
+        ];
+        let messages: Vec<String> =
+            wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
+        insta::assert_snapshot!(messages.join("\n"), @r"
+        namespace 'kv:rados:', character 10: expected a name
+        namespace 'kv:rados:keys/tenant', character 15: the namespace in the pool is an option, as in kv:rados:keys?namespace=tenant
+        namespace 'kv:rados:keys?lock=break', character 20: expected acquire or refuse
+        namespace 'kv:rados:keys?memory=1K', character 22: too little for keys and values: take 256K or more for each thread
+        namespace 'kv:rados:keys?flush', character 15: keys in a cluster are not removed all at once: remove the objects, or take another namespace=
+        namespace 'kv:rados:keys?sync=none', character 15: only conf, id, cluster, namespace, memory, lock, item and uuid go with kv:rados:
+        namespace 'kv:rados:keys?create=1G', character 15: only rbd: has it
+        namespace 'kv:rados:keys?nmespace=a', character 15: there is no option 'nmespace' (did you mean namespace?): only conf, id, cluster, namespace, memory, lock, item and uuid go with kv:rados:
         ");
     }
 

@@ -132,13 +132,16 @@ impl Store {
     /// Why the namespace is closed; `None` while it is open.
     #[must_use]
     pub fn closed_because(&self) -> Option<String> {
+        if let Some(why) = self.keys().and_then(KeyValueStore::closed_because) {
+            return Some(why);
+        }
         self.watched()?.closed_because()
     }
 
     /// The kind of the reason for which the namespace is closed; `None` while it is open.
     #[must_use]
     pub fn closed_kind(&self) -> Option<&'static str> {
-        const KINDS: [(&str, &str); 9] = [
+        const KINDS: [(&str, &str); 10] = [
             ("a flush ", "flush"),
             ("a durable write ", "flush"),
             ("durable zeroing ", "flush"),
@@ -147,6 +150,7 @@ impl Store {
             ("its device was removed", "removed"),
             ("the exclusive lock of its image was lost", "lock"),
             ("the cluster has blocklisted", "lock"),
+            ("its keys were taken over", "lock"),
             ("it is being reopened", "reopening"),
         ];
         let why = self.closed_because()?;
@@ -210,6 +214,9 @@ impl Store {
     /// A name of the storage that no other has on any machine, as [`BlockStore::identity`].
     #[must_use]
     pub fn identity(&self) -> Option<String> {
+        if let Some(identity) = self.keys().and_then(KeyValueStore::identity) {
+            return Some(identity);
+        }
         self.watched()?.identity()
     }
 

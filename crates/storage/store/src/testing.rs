@@ -5,23 +5,29 @@ mod model;
 mod rig;
 
 pub(crate) use disk::{Double, Fault, Media, SharedMedia};
-pub(crate) use model::{check_against_model, model_steps};
+pub(crate) use model::{
+    ModelStep, PromiseStep, check_against_model, check_promises, model_steps, promise_steps,
+};
 pub(crate) use rig::Rig;
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memory::Payload;
+use reactor::DataMap;
 
 use crate::namespace::{Backend, Reply, Request, StoreError, StoreIo, Ticket};
 use crate::open_error::OpenError;
 
 /// A request of a test to a namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Step {
     Read { offset: u64, length: usize },
     Write { offset: u64, data: Vec<u8>, is_durable: bool },
     Compare { offset: u64, data: Vec<u8> },
     Flush,
+    FindData(Arc<DataMap>),
     Deallocate { offset: u64, length: u64 },
     WriteZeroes { offset: u64, length: u64, is_durable: bool, may_deallocate: bool },
 }
@@ -63,6 +69,12 @@ pub(crate) trait Bench {
     fn flush(&mut self) -> StepResult {
         self.run(Step::Flush)
     }
+
+    /// The parts of a range that have data.
+    fn find_data(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, StoreError> {
+        let map = Arc::new(DataMap::new(range, 100));
+        self.run(Step::FindData(Arc::clone(&map))).map(|_| map.take())
+    }
 }
 
 /// Begins a step: at once if the backend can, else as a request.
@@ -88,6 +100,7 @@ fn begin(backend: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, step: 
             return Some(compared.map_or(Err(StoreError::Unsupported), |is| is.map(|is| vec![is.into()])));
         }
         Step::Flush => Request::Flush,
+        Step::FindData(map) => Request::FindData(map),
         Step::Deallocate { offset, length } => Request::Deallocate { offset, length },
         Step::WriteZeroes { offset, length, is_durable, may_deallocate } => {
             Request::WriteZeroes { offset, length, is_durable, may_deallocate }

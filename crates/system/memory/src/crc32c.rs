@@ -82,8 +82,13 @@ mod x86_64 {
     use std::sync::LazyLock;
 
     use super::POLYNOMIAL;
+    use crate::lines::{LINE_BYTES, prefetch};
 
     const BLOCK_BYTES: usize = 4096;
+
+    /// Bytes that are probably not all in the first-level cache, at least: the next block is prefetched then. A processor's own
+    /// prefetching ends with each page, and loses its way among the four parts of a block.
+    const FAR_BYTES_MIN: usize = 128 << 10;
 
     /// The instructions that a processor has, each with those before it.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -253,14 +258,24 @@ mod x86_64 {
             #[target_feature(enable = $features)]
             pub(super) fn blocks(register: u32, bytes: &[u8]) -> u32 {
                 let (blocks, rest) = bytes.as_chunks();
-                let register = blocks.iter().fold(register, |register, bytes| block(register, bytes));
+                let register = if bytes.len() < FAR_BYTES_MIN {
+                    blocks.iter().fold(register, |register, this| block::<false>(register, this, this))
+                } else {
+                    let next = blocks.iter().skip(1).chain(blocks.last());
+                    let both = blocks.iter().zip(next);
+                    both.fold(register, |register, (this, next)| block::<true>(register, this, next))
+                };
                 if rest.len() < 4 * BYTES { super::by_words(register, rest) } else { folded(register, rest) }
             }
 
-            /// The register after one block.
+            /// The register after one block; prefetches the `next` one if asked to.
             #[target_feature(enable = $features)]
             #[inline]
-            fn block(register: u32, block: &[u8; BLOCK_BYTES]) -> u32 {
+            fn block<const IS_FAR: bool>(
+                register: u32,
+                block: &[u8; BLOCK_BYTES],
+                next: &[u8; BLOCK_BYTES],
+            ) -> u32 {
                 const PARTS: [i64; 3] = [
                     power(8 * 3 * PART_BYTES - 33),
                     power(8 * 2 * PART_BYTES - 33),
@@ -269,7 +284,12 @@ mod x86_64 {
                 let (steps, _) = block.as_chunks::<BYTES>().0.as_chunks::<4>();
                 let mut four = start(register, &steps[0]);
                 let mut parts = [0; 3];
+                let mut lines =
+                    next.as_chunks::<LINE_BYTES>().0.chunks((BLOCK_BYTES / LINE_BYTES).div_ceil(STEP_COUNT));
                 for step in 0..STEP_COUNT {
+                    if IS_FAR {
+                        lines.next().into_iter().flatten().for_each(prefetch);
+                    }
                     for (value, next) in four.iter_mut().zip(&steps[step + 1]) {
                         *value = fold(*value, const { forward(STEP_BYTES) }, at(next));
                     }
@@ -465,6 +485,17 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         assert_eq!(by_definition(START, &bytes[..100]), told(START, &bytes[..100]));
         assert_eq!(checksum(b"123456789"), 0xE306_9283);
+    }
+
+    #[test]
+    fn far_bytes_give_what_their_parts_give() {
+        let mut random = SplitMix64::new(2);
+        let bytes: Vec<u8> = (0..20_000).flat_map(|_| random.draw().to_le_bytes()).collect();
+        for length in [(128 << 10) - 1, 128 << 10, (128 << 10) + 1, 135_168, 160_000] {
+            let (bytes, register) = (&bytes[..length], 0x1234_5678);
+            let by_parts = bytes.chunks(1000).fold(register, append);
+            assert!(all_ways(register, bytes).iter().all(|way| *way == by_parts), "{length} bytes");
+        }
     }
 
     #[test]

@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// threads, buffers and the allocator, which could get nothing otherwise.
 const SPACE_BYTES: usize = 96 << 40;
 
+/// Pages asked about in one call.
+const PAGE_ENTRY_COUNT: usize = 8192;
+
 /// The sum of all reservations.
 static RESERVED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -141,6 +144,31 @@ impl Mapping {
         }
         // SAFETY: ours, as just asserted; it changes no content.
         unsafe { pages::populate(self.start.add(range.start), range.len()) }
+    }
+
+    /// Tells `found` of the pages of `range` that may have been written to, in order: all others read as zeroes. `false` if
+    /// the kernel does not tell.
+    ///
+    /// # Panics
+    /// If the range is not in the mapping.
+    pub(crate) fn touched(&self, range: Range<usize>, mut found: impl FnMut(Range<usize>)) -> bool {
+        assert!(range.start <= range.end && range.end <= self.length, "{range:?} past {}", self.length);
+        let page_bytes = pages::page_bytes();
+        let base = self.start.as_ptr() as usize;
+        // The mapping begins at a page.
+        let (mut page, end) = (range.start / page_bytes, range.end.div_ceil(page_bytes));
+        let mut entries = vec![[0; 8]; (end - page).min(PAGE_ENTRY_COUNT)];
+        while page < end {
+            let count = (end - page).min(entries.len());
+            if !pages::read_page_map(base / page_bytes + page, &mut entries[..count]) {
+                return false;
+            }
+            for (at, _) in (page..).zip(&entries[..count]).filter(|(_, entry)| pages::is_touched(**entry)) {
+                found(at * page_bytes..(at + 1) * page_bytes);
+            }
+            page += count;
+        }
+        true
     }
 
     /// Returns the whole pages within `range` to the system, and their bytes to the caller: these read as zeroes

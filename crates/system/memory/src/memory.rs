@@ -409,6 +409,21 @@ impl MemoryAccess {
         Ok(true)
     }
 
+    /// Tells `found` of the parts of a range that may have been written to, in order; they may reach beyond it. All others
+    /// read as zeroes. `false` if the kernel does not tell.
+    ///
+    /// # Errors
+    /// If the range is not in the memory.
+    pub fn touched(
+        &self,
+        offset: usize,
+        length: usize,
+        found: impl FnMut(Range<usize>),
+    ) -> Result<bool, PastEnd> {
+        self.check(offset, length)?;
+        Ok(self.memory().mapping.touched(offset..offset + length, found))
+    }
+
     /// Makes `length` bytes at `offset` zero. Whole grains go back to the system if `release` is set.
     ///
     /// # Errors

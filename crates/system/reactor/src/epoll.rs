@@ -15,7 +15,7 @@ use crate::event::{Event, Interest, Patience};
 use crate::in_flight::{Awaited, InFlight};
 use crate::mailbox::Bell;
 use crate::operation::{Completion, Operation, Token};
-use crate::workers::{Job, OperationEnd, Workers};
+use crate::workers::{Job, OperationEnd, THREAD_COUNT, Workers};
 
 /// Events taken in by one call.
 const EVENT_COUNT: usize = 256;
@@ -173,7 +173,7 @@ impl EpollEngine {
         if self.is_without_threads {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let workers = Workers::new()?;
+        let workers = Workers::new(THREAD_COUNT)?;
         self.add(WORKERS_KEY, workers.bell().as_fd(), epoll::EventFlags::IN)?;
         Ok(workers)
     }

@@ -47,7 +47,7 @@ pub use event::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use mailbox::{Address, Mailbox};
 pub use max_segment::MaxSegment;
-pub use operation::{Allocation, Completion, File, Operation, Token};
+pub use operation::{Allocation, Completion, DataMap, File, Operation, Token};
 pub use probe::{Features, RingSetup};
 pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket, suit_loopback};
 pub use source::Source;

@@ -16,9 +16,10 @@ use crate::busy_poll::BusyPoll;
 use crate::event::{Event, Interest, Patience};
 use crate::in_flight::{Awaited, InFlight};
 use crate::mailbox::Bell;
-use crate::operation::{File, Operation, Token, rest_of};
+use crate::operation::{Completion, File, Operation, Token, rest_of};
 use crate::probe::{Features, RingSetup, is_out_of_memory};
 use crate::registered::RegisteredBlocks;
+use crate::workers::{Job, OperationEnd, Workers};
 use memory::Pool;
 
 /// Entries of the submission queue: what one turn hands over at once.
@@ -48,6 +49,7 @@ enum Kind {
     Bell,
     Ignored,
     Awaited,
+    Workers,
 }
 
 /// Sleep before the next attempt when the kernel has no memory for what is submitted and nothing has completed that
@@ -71,6 +73,11 @@ pub(crate) struct RingEngine {
     in_flight: InFlight,
     /// Descriptors that are awaited. The kernel uses no memory of ours for them.
     awaited: Awaited,
+    /// The thread for operations that the kernel's ring does not have, made when first needed, and its results.
+    workers: Option<Workers>,
+    done: Vec<OperationEnd>,
+    /// Operations for which no thread could be started, to be reported as failed.
+    failed: Vec<Completion>,
     /// Entries for which the submission queue had no room, oldest first. The kernel has not seen them.
     backlog: VecDeque<squeue::Entry>,
     /// Errors for the next calls of the kernel, in place of the calls.
@@ -106,6 +113,9 @@ impl RingEngine {
             ring,
             in_flight: InFlight::new(limit),
             awaited: Awaited::default(),
+            workers: None,
+            done: Vec::new(),
+            failed: Vec::new(),
             backlog: VecDeque::new(),
             #[cfg(test)]
             refusals: VecDeque::new(),
@@ -181,6 +191,9 @@ impl RingEngine {
             unsafe { self.push(entry) };
             return Ok(());
         }
+        if let Operation::FindData { .. } = operation {
+            return self.start_on_thread(token, operation);
+        }
         // All that may panic comes before the operation counts as running: `drop` waits for each that does.
         let entry = self.entry(&mut operation);
         let slot = self.in_flight.insert(token, operation)?;
@@ -188,6 +201,49 @@ impl RingEngine {
         // operation stays in `in_flight` until its completion is reaped; `drop` waits for that, or leaks it.
         unsafe { self.push(entry.user_data(Kind::Operation.user_data(slot.into()))) };
         Ok(())
+    }
+
+    /// Starts an operation that the kernel's ring does not have.
+    #[cold]
+    fn start_on_thread(&mut self, token: Token, mut operation: Operation) -> Result<(), Operation> {
+        if self.workers.is_none() {
+            match Workers::new(1) {
+                Ok(workers) => self.workers = Some(workers),
+                Err(error) => {
+                    tracing::error!(%error, "cannot start a storage thread: storage operation failed");
+                    self.failed.push(operation.complete(token, Err(error)));
+                    return Ok(());
+                }
+            }
+            self.arm_workers();
+        }
+        let job = Job::of(&mut operation);
+        let slot = self.in_flight.insert(token, operation)?;
+        if let Some(workers) = &self.workers {
+            workers.start(slot, job);
+        }
+        Ok(())
+    }
+
+    fn arm_workers(&mut self) {
+        let Some(workers) = &self.workers else { return };
+        let fd = workers.as_fd().as_raw_fd();
+        let entry = poll(fd, Interest::Read).user_data(Kind::Workers.user_data(0));
+        // SAFETY: a poll touches no memory of ours.
+        unsafe { self.push(entry) };
+    }
+
+    /// The thread has results.
+    #[cold]
+    fn take_done(&mut self, events: &mut Vec<Event>) {
+        if let Some(workers) = &self.workers {
+            workers.take_done(&mut self.done);
+        }
+        for (slot, result) in self.done.drain(..) {
+            let (token, operation) = self.in_flight.remove(slot);
+            events.push(Event::Completed(operation.complete(token, result)));
+        }
+        self.arm_workers();
     }
 
     /// The submission entry for an operation that stays where it is.
@@ -220,7 +276,7 @@ impl RingEngine {
                     None => opcode::Write::new(fd, start, length).offset(*offset).rw_flags(flags).build(),
                 }
             }
-            Operation::Await { .. } => unreachable!("started as a poll"),
+            Operation::Await { .. } | Operation::FindData { .. } => unreachable!("started otherwise"),
             Operation::Sync { .. } => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Operation::Allocate { offset, length, change, .. } => opcode::Fallocate::new(fd, *length)
                 .offset(*offset)
@@ -244,12 +300,14 @@ impl RingEngine {
         let submission = self.ring.submission();
         let asks = submission.taskrun() || submission.cq_overflow() || !submission.is_empty();
         drop(submission);
-        asks || !self.backlog.is_empty() || !self.ring.completion().is_empty()
+        asks || !self.backlog.is_empty() || !self.failed.is_empty() || !self.ring.completion().is_empty()
     }
 
     pub(crate) fn collect(&mut self, patience: Patience, events: &mut Vec<Event>) -> io::Result<()> {
+        let patience = if self.failed.is_empty() { patience } else { Patience::None };
         self.enter(patience)?;
-        let mut is_rung = false;
+        events.extend(self.failed.drain(..).map(Event::Completed));
+        let (mut is_rung, mut is_done) = (false, false);
         for completion in self.ring.completion() {
             let below = completion.user_data() & BELOW_KIND;
             match u8::try_from(completion.user_data() >> KIND_SHIFT) {
@@ -268,8 +326,12 @@ impl RingEngine {
                     }
                 }
                 Ok(kind) if kind == Kind::Bell as u8 => is_rung = true,
+                Ok(kind) if kind == Kind::Workers as u8 => is_done = true,
                 _ => {}
             }
+        }
+        if is_done {
+            self.take_done(events);
         }
         if is_rung {
             if let Some(bell) = &self.bell {
@@ -423,6 +485,7 @@ impl Features {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // Lists of ranges.
 mod tests {
     use std::sync::mpsc::channel;
     use std::time::Instant;
@@ -430,7 +493,7 @@ mod tests {
     use rustix::fd::OwnedFd;
 
     use super::*;
-    use crate::operation::{Allocation, Completion, File};
+    use crate::operation::{Allocation, DataMap, File};
     use memory::BLOCK_BYTES_MAX;
 
     const BYTES: usize = 4096;
@@ -572,6 +635,32 @@ mod tests {
             drop(engine);
             assert_eq!(pool.free_bytes(), pool.capacity_bytes());
         }
+    }
+
+    #[test]
+    fn the_data_of_a_file_is_found_beside_other_operations() {
+        let pool = Pool::new(1).unwrap();
+        let Some(mut engine) = small(&pool) else { return };
+        let file = numbered(3);
+        let whole = 3 * BYTES as u64;
+        let maps: Vec<_> = (0..2).map(|_| Arc::new(DataMap::new(0..whole, 10))).collect();
+        for map in &maps {
+            let find = Operation::FindData { file: file.clone(), map: Arc::clone(map) };
+            assert!(engine.start(7, find).is_ok());
+        }
+        assert!(engine.start(0, read(&file, &pool, 0)).is_ok());
+        let (mut ended, mut events, until) = (Vec::new(), Vec::new(), Instant::now() + PATIENCE);
+        while ended.len() < 3 {
+            assert!(Instant::now() < until, "ended: {ended:?}");
+            engine.collect(Patience::For(1_000_000), &mut events).unwrap();
+            ended.extend(events.drain(..).map(|event| match event {
+                Event::Completed(Completion { token, result, .. }) => (token, result.unwrap()),
+                other => panic!("{other:?}"),
+            }));
+        }
+        ended.sort_unstable();
+        assert_eq!(ended, [(0, BYTES), (7, 0), (7, 0)]);
+        assert!(maps.iter().all(|map| map.take() == [0..whole]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Threads that do blocking storage operations for the epoll engine.
+//! Threads that do blocking storage operations: all of the epoll engine, and those that io_uring does not have.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::mailbox::Bell;
-use crate::operation::{Allocation, Operation, rest_of};
+use crate::operation::{Allocation, DataMap, Operation, rest_of};
 
-/// Threads of one engine: as many blocking operations run at once.
-const THREAD_COUNT: usize = 4;
+/// Threads of an epoll engine: as many blocking operations run at once.
+pub(crate) const THREAD_COUNT: usize = 4;
 
 pub(crate) struct Workers {
     queue: Arc<Queue>,
@@ -51,6 +51,7 @@ enum Work {
     Write { start: *const u8, length: usize, offset: u64, durable: bool },
     Sync,
     Allocate { offset: u64, length: u64, change: Allocation },
+    FindData(Arc<DataMap>),
 }
 
 // SAFETY: the addresses are those of a buffer whose operation stays in the engine's `in_flight`, untouched, until the
@@ -79,19 +80,20 @@ impl Job {
             Operation::Allocate { offset, length, change, .. } => {
                 Work::Allocate { offset: *offset, length: *length, change: *change }
             }
+            Operation::FindData { map, .. } => Work::FindData(Arc::clone(map)),
         };
         Self { fd, work }
     }
 }
 
 impl Workers {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(thread_count: usize) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let done = Arc::new(Done { results: Mutex::default(), bell: Bell::new()? });
         // The engine looks at the bell in its epoll set: it always wants to be rung.
         done.bell.announce_sleep();
         let mut workers = Self { queue, done, threads: Vec::new() };
-        workers.threads = start_threads(|index| {
+        workers.threads = start_threads(thread_count, |index| {
             let (queue, done) = (Arc::clone(&workers.queue), Arc::clone(&workers.done));
             std::thread::Builder::new().name(format!("storage-{index}")).spawn(move || run(&queue, &done))
         })?;
@@ -119,13 +121,13 @@ impl Workers {
 }
 
 /// Starts the threads of an engine, or as many as the system allows.
-fn start_threads<T>(start: impl Fn(usize) -> io::Result<T>) -> io::Result<Vec<T>> {
-    let mut threads = Vec::with_capacity(THREAD_COUNT);
-    for index in 0..THREAD_COUNT {
+fn start_threads<T>(count: usize, start: impl Fn(usize) -> io::Result<T>) -> io::Result<Vec<T>> {
+    let mut threads = Vec::with_capacity(count);
+    for index in 0..count {
         match start(index) {
             Ok(thread) => threads.push(thread),
             Err(error) if index > 0 => {
-                tracing::warn!(%error, started = index, of = THREAD_COUNT, "storage has fewer threads than usual");
+                tracing::warn!(%error, started = index, of = count, "storage has fewer threads than usual");
                 break;
             }
             Err(error) => return Err(error),
@@ -177,13 +179,13 @@ fn perform(job: &Job) -> io::Result<usize> {
     // SAFETY: the file stays open while its operation is in flight.
     let fd = unsafe { BorrowedFd::borrow_raw(job.fd) };
     loop {
-        let result = match job.work {
-            Work::Read { start, length, offset } => {
+        let result = match &job.work {
+            &Work::Read { start, length, offset } => {
                 // SAFETY: see `Send for Job`; pool memory is always initialised.
                 let into = unsafe { std::slice::from_raw_parts_mut(start, length) };
                 rustix::io::pread(fd, into, offset)
             }
-            Work::Write { start, length, offset, durable } => {
+            &Work::Write { start, length, offset, durable } => {
                 // SAFETY: see `Send for Job`.
                 let from = unsafe { std::slice::from_raw_parts(start, length) };
                 if durable {
@@ -193,9 +195,10 @@ fn perform(job: &Job) -> io::Result<usize> {
                 }
             }
             Work::Sync => rustix::fs::fdatasync(fd).map(|()| 0),
-            Work::Allocate { offset, length, change } => {
+            &Work::Allocate { offset, length, change } => {
                 rustix::fs::fallocate(fd, change.mode(), offset, length).map(|()| 0)
             }
+            Work::FindData(map) => map.find_in(fd).map(|()| 0),
         };
         if result != Err(Errno::INTR) {
             return Ok(result?);
@@ -254,7 +257,7 @@ mod tests {
     #[test]
     fn buffers_are_written_and_read_while_their_owner_keeps_them() {
         const BYTES: usize = 512;
-        let workers = Workers::new().unwrap();
+        let workers = Workers::new(THREAD_COUNT).unwrap();
         let pool = Pool::new(1).unwrap();
         let file = File::new(tempfile::tempfile().unwrap().into());
         let write = |number: u8| {
@@ -284,7 +287,8 @@ mod tests {
         for allowed in 0..=THREAD_COUNT + 1 {
             let start =
                 |index| if index < allowed { Ok(index) } else { Err(io::ErrorKind::WouldBlock.into()) };
-            let started = start_threads(start).map(|threads| threads.len()).map_err(|error| error.kind());
+            let started =
+                start_threads(THREAD_COUNT, start).map(|threads| threads.len()).map_err(|error| error.kind());
             let expected = allowed.min(THREAD_COUNT);
             assert_eq!(started, if expected > 0 { Ok(expected) } else { Err(io::ErrorKind::WouldBlock) });
         }
@@ -337,7 +341,7 @@ mod tests {
         if let Err(error) = answer_durable_calls() {
             return eprintln!("skipped: no seccomp here: {error}");
         }
-        let workers = Workers::new().unwrap();
+        let workers = Workers::new(THREAD_COUNT).unwrap();
         let pool = Pool::new(1).unwrap();
         let file = File::new(tempfile::tempfile().unwrap().into());
         let write = |durable| {
@@ -365,7 +369,7 @@ mod tests {
     fn dropping_the_workers_waits_for_their_operations() {
         let pool = Pool::new(1).unwrap();
         let file = File::new(tempfile::tempfile().unwrap().into());
-        let workers = Workers::new().unwrap();
+        let workers = Workers::new(THREAD_COUNT).unwrap();
         let mut operations: Vec<_> = (0..8)
             .map(|_| Operation::Read {
                 file: file.clone(),

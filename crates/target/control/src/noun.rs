@@ -142,7 +142,7 @@ pub const NOUNS: &[Noun] = &[
             text(
                 "storage",
                 "SPEC",
-                "ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, pool:POOL/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH?size=SIZE",
+                "ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, pool:POOL/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, vhost-user:SOCKET, kv:ram:SIZE, kv:file:PATH?size=SIZE or kv:rados:POOL",
             ),
             text("uuid", "UUID", "UUID"),
             text("nguid", "NGUID", "NGUID; the digits of the UUID by default"),

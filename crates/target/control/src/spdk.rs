@@ -383,7 +383,9 @@ fn bdev(name: &str, spec: &str, uuid: Option<Uuid>, is_claimed: bool) -> Value {
         Source::Volume { path } => ("Logical Volume", of_file(path)),
         Source::Rbd(_) => ("Ceph Rbd Disk", 0),
         Source::Nbd(_) => ("NBD Disk", 0),
+        Source::VhostUser(_) => ("Virtio Block Disk", 0),
         Source::KeyValue { bytes, .. } => ("nvlane keys and values", *bytes),
+        Source::KeyValueRados(_) => ("nvlane keys and values", 0),
         Source::KeyValueFile { bytes, .. } => ("nvlane keys and values", bytes.unwrap_or(0)),
     };
     let block_bytes = match &spec.source {

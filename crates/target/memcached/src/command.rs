@@ -186,6 +186,15 @@ impl Verb {
                 | Self::Dump(_)
         )
     }
+
+    /// Whether execution depends on whether there is a value.
+    #[must_use]
+    pub fn needs_presence(&self) -> bool {
+        !matches!(
+            self,
+            Self::Store { mode: Mode::Set, .. } | Self::Refused { removes: false, .. } | Self::Dump(_)
+        )
+    }
 }
 
 impl<'a> Command<'a> {

@@ -474,6 +474,16 @@ impl Session {
                 && executor.is_immediate(hash, command)
     }
 
+    /// With a log, counts a command that is executed now by the place of its value: in memory, or nowhere. Commands that must
+    /// wait are counted by the target when they are queued.
+    #[inline]
+    fn count_need(router: &mut impl Router, hash: KeyHash, key: &[u8]) {
+        let executor = router.executor();
+        if executor.partition.processor.has_log() {
+            executor.partition.processor.count_need_of_memory(hash, key);
+        }
+    }
+
     /// The output for the next answer.
     #[inline]
     fn sink(&mut self) -> &mut Output {

@@ -152,6 +152,8 @@ impl Executor<'_> {
             ("total_items", p.stored_count),
             ("evictions", p.evicted_count),
             ("reclaimed", p.expired_count),
+            ("pinned_items", p.pinned_count),
+            ("pinned_bytes", p.pinned_bytes),
             ("log_watchers", w.watcher_count),
             ("log_worker_written", w.written_count),
             ("log_worker_dropped", w.dropped_count),
@@ -165,6 +167,9 @@ impl Executor<'_> {
             each("log_limit_bytes", &log.live_bytes_max.to_string());
             each("log_headroom_bytes", &log.headroom_bytes.to_string());
             each("store_log_full", &d.log_full_count.to_string());
+            each("tier_memory_hits", &p.memory_hit_count.to_string());
+            each("tier_log_hits", &p.log_hit_count.to_string());
+            each("tier_misses", &p.log_miss_count.to_string());
         }
         if let Some(PartitionOfPort { number, count }) = listener.partition {
             each("partition", &number.to_string());

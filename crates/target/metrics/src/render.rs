@@ -231,6 +231,8 @@ struct PairsNow {
     bytes: u64,
     memory_bytes: u64,
     used_memory_bytes: u64,
+    pinned_count: u64,
+    pinned_bytes: u64,
     log_used_bytes: u64,
     log_usable_bytes: u64,
     damage_count: u64,
@@ -251,6 +253,8 @@ impl NamespaceSums {
                     bytes: pairs.bytes,
                     memory_bytes: pairs.memory_bytes,
                     used_memory_bytes: pairs.used_memory_bytes,
+                    pinned_count: pairs.pinned_count,
+                    pinned_bytes: pairs.pinned_bytes,
                     log_used_bytes: of_log(|log| log.used_bytes),
                     log_usable_bytes: of_log(|log| log.usable_bytes),
                     damage_count: namespace.damage.as_ref().map_or(0, |damage| damage.count),
@@ -324,6 +328,8 @@ impl PairSums {
         now.bytes += more.bytes;
         now.memory_bytes += more.memory_bytes;
         now.used_memory_bytes += more.used_memory_bytes;
+        now.pinned_count += more.pinned_count;
+        now.pinned_bytes += more.pinned_bytes;
         now.log_used_bytes += more.log_used_bytes;
         now.log_usable_bytes += more.log_usable_bytes;
         now.damage_count += more.damage_count;
@@ -479,13 +485,21 @@ impl Page {
         self.count(metric::KV_EVICTIONS, labels, counters.evicted_count);
         self.count(metric::KV_UNREAD, labels, counters.evicted_unread_count);
         self.count(metric::KV_EXPIRATIONS, labels, counters.expired_count);
+        self.count(metric::KV_READS, &[subsystem, nsid, "memory"], counters.memory_hit_count);
+        self.count(metric::KV_READS, &[subsystem, nsid, "log"], counters.log_hit_count);
+        self.count(metric::KV_READS, &[subsystem, nsid, "none"], counters.log_miss_count);
         self.count(metric::KV_MOVES, &[subsystem, nsid, "log"], counters.demoted_count);
         self.count(metric::KV_MOVES, &[subsystem, nsid, "memory"], counters.loaded_count);
+        self.count(metric::KV_PINS, &[subsystem, nsid, "made"], counters.pin_count);
+        self.count(metric::KV_PINS, &[subsystem, nsid, "full"], counters.pin_refused_count);
+        self.count(metric::KV_PINS, &[subsystem, nsid, "ended"], counters.pin_ended_count);
         let gauges = [
             (metric::KV_PAIRS, now.count),
             (metric::KV_BYTES, now.bytes),
             (metric::KV_MEMORY, now.memory_bytes),
             (metric::KV_MEMORY_USED, now.used_memory_bytes),
+            (metric::KV_PINNED, now.pinned_count),
+            (metric::KV_PINNED_BYTES, now.pinned_bytes),
             (metric::KV_LOG_USED, now.log_used_bytes),
             (metric::KV_LOG_USABLE, now.log_usable_bytes),
             (metric::KV_LOG_DAMAGE, now.damage_count),
@@ -698,6 +712,8 @@ pub(crate) mod tests {
             bytes: 0,
             memory_bytes: 0,
             used_memory_bytes: 0,
+            pinned_count: 0,
+            pinned_bytes: 0,
             refused_memory_count: 0,
             counters: PairCounters::default(),
             log: None,
@@ -717,7 +733,7 @@ pub(crate) mod tests {
         let none = samples(0, false);
         assert_eq!(none, 53);
         assert_eq!(samples(1, false) - none, 115);
-        assert_eq!(samples(1, true) - samples(1, false), 18);
+        assert_eq!(samples(1, true) - samples(1, false), 26);
         let mut with_pool = scrape(TargetState::default());
         with_pool.process.pools = vec![PoolState::default()];
         let text = Renderer::default().render(&with_pool);

@@ -50,7 +50,7 @@ pub use check::{ConfigPlace, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};
 pub use listen_address::listen_address;
 pub use memcached_address::MemcachedAddress;
-pub use memcached_listener::{MemcachedListenerConfig, MemcachedTlsConfig};
+pub use memcached_listener::{MemcachedListenerConfig, ServerTlsConfig};
 pub(crate) use passed_sources::PassedSources;
 pub use pool::{PoolConfig, PoolState};
 pub use resolve::{ResolvedNamespace, ResolvedSubsystem};

@@ -147,6 +147,13 @@ impl History {
         self.position(id).map(|at| self.pending[at].command.begin_ns)
     }
 
+    /// Whether there is a pair that no command changes, and that does not expire.
+    pub(super) fn stays(&self) -> bool {
+        let is_lasting = |state: &KeyState| state.as_ref().is_some_and(|pair| pair.expiry_s.is_none());
+        self.pending.iter().all(|pending| !pending.command.action.changes())
+            && self.configurations.iter().all(|one| is_lasting(&one.state))
+    }
+
     /// Whether a pending command changes something.
     pub(super) fn is_change(&self, id: u64) -> bool {
         self.position(id).is_some_and(|at| self.pending[at].command.action.changes())
@@ -218,6 +225,13 @@ impl History {
             (CommandOutcome::Found(pair), Answer::Begins { length, start }) => {
                 pair.value.len() as u64 == *length && pair.value.starts_with(start)
             }
+            (CommandOutcome::Found(pair), Answer::Ranges { asked, length, bytes, flags, cas }) => {
+                pair.value.len() as u64 == *length
+                    && flags.is_none_or(|flags| flags == pair.flags)
+                    && self.may_have(pair.version, *cas)
+                    && asked.of(&pair.value).as_deref() == Some(&**bytes)
+            }
+            (CommandOutcome::Found(pair), Answer::OtherValue(asked)) => asked.of(&pair.value).is_none(),
             (CommandOutcome::Done(version), Answer::Done { cas }) => {
                 version.is_none_or(|version| self.may_have(version, *cas))
             }
@@ -243,7 +257,12 @@ impl History {
 
     /// A CAS number is known to be that of a version.
     fn know_cas(&mut self, answer: &Answer, outcomes: &[CommandOutcome]) {
-        let (Answer::Found { cas: Some(cas), .. } | Answer::Done { cas: Some(cas) }) = answer else { return };
+        let (Answer::Found { cas: Some(cas), .. }
+        | Answer::Ranges { cas: Some(cas), .. }
+        | Answer::Done { cas: Some(cas) }) = answer
+        else {
+            return;
+        };
         let versions: BTreeSet<u64> = outcomes
             .iter()
             .filter_map(|outcome| match outcome {
@@ -503,6 +522,11 @@ fn brief(answer: &Answer) -> String {
         Answer::Found { value: Some(value), flags, cas } => {
             let start = String::from_utf8_lossy(&value[..value.len().min(12)]);
             format!("{} bytes {start:?}, flags {flags:?}, cas {cas:?}", value.len())
+        }
+        Answer::Ranges { asked, length, bytes, flags, cas } => {
+            let start = String::from_utf8_lossy(&bytes[..bytes.len().min(12)]);
+            let count = bytes.len();
+            format!("{count} bytes {start:?} of {length}, {asked:?}, flags {flags:?}, cas {cas:?}")
         }
         other => format!("{other:?}"),
     }

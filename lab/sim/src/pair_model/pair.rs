@@ -1,6 +1,7 @@
 //! Effects of commands on a pair, and their answers.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 use wire::kv::operation::AtomicOperation;
@@ -110,6 +111,31 @@ impl std::fmt::Debug for Action {
     }
 }
 
+/// Bytes of a value that are retrieved together, or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// One after the other; none for all.
+    pub(crate) ranges: Rc<[Range<u32>]>,
+    /// Length that the value must have; 0: any.
+    pub(crate) expected_bytes: u32,
+    /// Room for them.
+    pub(crate) room_bytes: u32,
+}
+
+impl Asked {
+    /// The bytes of a value; `None` if it does not have them.
+    pub(super) fn of(&self, value: &[u8]) -> Option<Vec<u8>> {
+        let ranges = self.ranges.iter().map(|range| value.get(range.start as usize..range.end as usize));
+        let bytes = match self.ranges.is_empty() {
+            true => value.to_vec(),
+            false => ranges.collect::<Option<Vec<_>>>()?.concat(),
+        };
+        let is_expected = self.expected_bytes == 0 || self.expected_bytes as usize == value.len();
+        let fits = bytes.len() <= value.len().min(self.room_bytes as usize);
+        (is_expected && fits).then_some(bytes)
+    }
+}
+
 /// The content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -124,6 +150,16 @@ pub(crate) enum Answer {
         length: u64,
         start: Rc<[u8]>,
     },
+    /// There is a pair, of whose value of this length these bytes were asked for; with flags and CAS number likewise.
+    Ranges {
+        asked: Asked,
+        length: u64,
+        bytes: Rc<[u8]>,
+        flags: Option<u32>,
+        cas: Option<u64>,
+    },
+    /// There is a pair, whose value does not have what was asked for.
+    OtherValue(Asked),
     Missing,
     /// Done; with the CAS number of the new value, if it was asked for.
     Done {
@@ -185,6 +221,9 @@ pub(super) struct Rules {
 
 /// Length of the longest value that may be a number, bytes: longer ones are stored in pieces.
 const WHOLE_BYTES_MAX: usize = 4096;
+
+/// The longest value that may be a vector, bytes.
+const VECTOR_BYTES_MAX: usize = 1 << 20;
 
 impl Command {
     /// The expiry that a time stands for, unless it has passed.
@@ -295,6 +334,7 @@ impl Command {
                     )
                 }
             },
+            Action::Vector(_) if pair.value.len() > VECTOR_BYTES_MAX => (same, CommandOutcome::NotNumeric),
             Action::Vector(vector) => match vector.effect(&pair.value) {
                 None => (same, CommandOutcome::NotNumeric),
                 Some(Effect::Changed { value, fetches }) => {

@@ -48,7 +48,9 @@ impl Scenario {
 
     /// The data of the commands of a full lane, bytes.
     fn lane_bytes_max(&self) -> u64 {
-        u64::from(self.hosts.depth) * u64::from(self.load.blocks_max) * u64::from(self.first.block_bytes)
+        let block_bytes = u64::from(self.load.blocks_max) * u64::from(self.first.block_bytes);
+        let value_bytes = self.pairs.as_ref().map_or(0, |pairs| pairs.item_bytes_max as u64);
+        u64::from(self.hosts.depth) * block_bytes.max(value_bytes)
     }
 
     /// How long a target may wait for the data of one of these commands, or for room for it, ns: its request may wait

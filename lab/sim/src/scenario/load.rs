@@ -24,6 +24,7 @@ pub(crate) struct Mix {
     pub(crate) hint: u32,
     /// Commands that must be refused.
     pub(crate) refused: u32,
+    pub(crate) lba_status: u32,
 }
 
 /// What users do.

@@ -164,7 +164,7 @@ impl Disk {
         let kind = match operation {
             Operation::Read { .. } => 0,
             Operation::Write { .. } => 1,
-            Operation::Sync { .. } | Operation::Await { .. } => 2,
+            Operation::Sync { .. } | Operation::Await { .. } | Operation::FindData { .. } => 2,
             Operation::Allocate { .. } => 3,
         };
         let count = self.counts.entry((kind, block)).or_default();
@@ -274,7 +274,7 @@ impl Disk {
                 }
             }
             Operation::Allocate { .. } => written.extend(part.map(|block| (block, cached.zeroes()))),
-            Operation::Sync { .. } | Operation::Await { .. } => {}
+            Operation::Sync { .. } | Operation::Await { .. } | Operation::FindData { .. } => {}
         }
         for (block, content) in written {
             self.put(block, content, number);

@@ -9,7 +9,7 @@
 
 use host_core::{Batch, Completion, Failure, KeyValueNamespace};
 use wire::kv::Key;
-use wire::kv::batch::collect_result;
+use wire::kv::batch::{StoreAttributes, collect_result};
 use wire::status::Status;
 
 use super::World;
@@ -94,8 +94,16 @@ impl Pairs {
                 let length = self.draw_length(choice, self.settings.item_bytes_max);
                 let value = value(self.model.next_id(), length);
                 let (mode, options) = draw_mode(choice);
-                let pushed = batch.store(&key, &value, options);
-                (Verb::Store, Action::Store { mode, value, flags: 0, exptime: 0 }, 0, pushed)
+                let mut attributes = StoreAttributes::default();
+                let pushed = if choice.one_in(4) {
+                    let ttl_s = if choice.one_in(2) { choice.between(1, 8) as u32 } else { 0 };
+                    attributes = StoreAttributes { ttl_s, flags: choice.next() as u32 };
+                    batch.store_with(key.as_bytes(), &value, options, attributes)
+                } else {
+                    batch.store(&key, &value, options)
+                };
+                let StoreAttributes { ttl_s, flags } = attributes;
+                (Verb::Store, Action::Store { mode, value, flags, exptime: ttl_s.into() }, 0, pushed)
             }
         };
         pushed.ok()?;
@@ -242,8 +250,8 @@ impl World {
         let (collect, submit) = (batch.collect(tag), batch.submit(tag, data.len()));
         let buffer = vec![0xee; batch.outcome_bytes() as usize];
         let what = |half| What::Batch { half, batch: number };
-        self.submit_one_on_key((host, lane), collect, Some(buffer), what(Half::Collect));
-        self.submit_one_on_key((host, lane), submit, Some(data), what(Half::Submit));
+        self.submit_one_on_key((host, lane), collect, Some(buffer.into()), what(Half::Collect));
+        self.submit_one_on_key((host, lane), submit, Some(data.into()), what(Half::Submit));
     }
 
     /// A half of a batch has ended.
@@ -295,10 +303,7 @@ impl World {
         if half == Half::Submit && result.is_err() {
             // A Submit that was refused, or never arrived, may leave its Collect waiting.
             self.commands.cancelled.insert(batch);
-            self.hosts[command.host].lanes[command.lane].core.cancel(batch);
-            self.hosts[command.host].act_lane(&mut self.shared, command.lane);
-            let actor = self.hosts[command.host].lanes[command.lane].actor;
-            self.shared.wake(actor);
+            self.cancel(batch, command.host, command.lane);
         }
     }
 

@@ -34,6 +34,7 @@ struct Slow {
     begin_ns: u64,
     /// Its host may have held it until its namespace can be reached.
     is_held: bool,
+    is_cancelled: bool,
 }
 
 impl World {
@@ -49,7 +50,8 @@ impl World {
     ) -> Result<&'static str, Finding> {
         let now_ns = self.shared.now_ns;
         let Command { host, lane, begin_ns, .. } = *command;
-        let slow = Slow { host, lane, begin_ns, is_held: self.may_be_held(command) };
+        let is_cancelled = self.commands.cancelled.contains(&number);
+        let slow = Slow { host, lane, begin_ns, is_held: self.may_be_held(command), is_cancelled };
         let has_waited = now_ns - begin_ns >= self.shared.scenario.hosts.command_timeout_ns;
         let has_waited = has_waited && self.slowness(&slow).is_some();
         let has_lost = self.hosts[host].lanes[lane].loss_count > command.loss_count;
@@ -116,7 +118,7 @@ impl World {
         let is_cancelled = self.commands.cancelled.contains(&number);
         let PairCommand { host, lane, begin_ns, .. } = *command;
         let scenario = &self.shared.scenario;
-        let slow = Slow { host, lane, begin_ns, is_held: false };
+        let slow = Slow { host, lane, begin_ns, is_held: false, is_cancelled };
         let has_waited = self.shared.now_ns - begin_ns >= scenario.hosts.command_timeout_ns;
         let has_waited = has_waited && self.slowness(&slow).is_some();
         let host_of = &self.hosts[host];
@@ -169,7 +171,7 @@ impl World {
     /// The cause of a command's delay, if there is one: a fault that concerns it; a lane that had no queue, since a
     /// fault; or the run's own network and disk, which may be slower than its timeouts.
     fn slowness(&self, slow: &Slow) -> Option<&'static str> {
-        let Slow { host, lane, begin_ns, is_held } = *slow;
+        let Slow { host, lane, begin_ns, is_held, is_cancelled } = *slow;
         let (scenario, of_host) = (&self.shared.scenario, &self.hosts[host]);
         let connections = &self.shared.network.connections;
         // Commands of one host wait for another one's if these have the last buffers, or the lock of a pair.
@@ -185,6 +187,10 @@ impl World {
             let is_damaged = |connection: &Connection| {
                 connection.dialler == actor && connection.damaged_ns.is_some_and(|at_ns| at_ns >= begin_ns)
             };
+            // Its Abort goes over the queue of the association.
+            let is_mute = |connection: &Connection| {
+                is_cancelled && connection.dialler == of_host.actor() && connection.was_silent_since(begin_ns)
+            };
             // It ends with the command's timeout at the latest.
             let is_longer = |connection: &Connection| {
                 let until_ns = connection.damaged_ns.map_or(0, |at_ns| at_ns + 2 * timeout_ns);
@@ -192,6 +198,8 @@ impl World {
             };
             if connections.iter().any(is_silent) {
                 Some("silent connection")
+            } else if connections.iter().any(is_mute) {
+                Some("silent connection of the association")
             } else if connections.iter().any(is_longer) {
                 Some("record of TLS with another length")
             } else if waits_for_others && connections.iter().any(is_vain) {
@@ -239,7 +247,7 @@ impl World {
     }
 
     /// Whether the target may have been reading its logs since this time.
-    fn may_be_reading(&self, begin_ns: u64) -> bool {
+    pub(super) fn may_be_reading(&self, begin_ns: u64) -> bool {
         let read_until_ns = self.shared.started_ns + READ_NS + 4 * self.shared.scenario.order_ns_max();
         read_until_ns + slow_ns(&self.shared) >= begin_ns
     }

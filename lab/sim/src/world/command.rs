@@ -46,6 +46,8 @@ pub(super) enum Kind {
     Verify,
     /// Dataset Management without effect.
     Hint,
+    /// Get LBA Status of allocated blocks.
+    LbaStatus,
     /// It must be refused with this status.
     Refused {
         status: Status,
@@ -97,7 +99,7 @@ impl Kind {
     /// The kinds of requests to the storage that it causes.
     pub(super) fn requests(&self) -> &'static [RequestKind] {
         match self {
-            Self::Read | Self::Compare { .. } | Self::Verify => &[RequestKind::Read],
+            Self::Read | Self::Compare { .. } | Self::Verify | Self::LbaStatus => &[RequestKind::Read],
             Self::Write { .. } => &[RequestKind::Write],
             Self::WriteZeroes { .. } => &[RequestKind::WriteZeroes],
             Self::Deallocate { .. } => &[RequestKind::Deallocate],
@@ -122,6 +124,7 @@ impl Kind {
             Self::FlushAll => "Flush of all",
             Self::Verify => "Verify",
             Self::Hint => "Dataset Management",
+            Self::LbaStatus => "Get LBA Status",
             Self::Refused { .. } => "refused",
             Self::Compare { .. } => "Compare",
             Self::PairCompare => "Compare of a pair",

@@ -2,6 +2,7 @@
 
 use host_core::{Completion, Failure};
 use subsystem::access::Right;
+use wire::lba_status::AllocatedBlocks;
 use wire::status::Status;
 
 use super::command::{Command, Kind, in_words};
@@ -206,6 +207,21 @@ impl World {
                 }
                 self.judge_flush((host, lane), lba, begin_ns, result)
             }
+            // What is not allocated would read as zeroes.
+            Kind::LbaStatus if result.is_ok() => {
+                let first = self.shared.scenario.first.first_block;
+                let bytes = buffer.unwrap_or_default();
+                let bytes = bytes.get(..received as usize).unwrap_or_default();
+                let list = AllocatedBlocks::from_bytes(bytes, first + lbas.start..first + lbas.end)
+                    .map_err(|error| format!("a list of allocated blocks: {error}"))?;
+                let is_allocated = |at: &u64| list.allocated.iter().any(|blocks| blocks.contains(at));
+                let mut holes = list.range.clone().filter(|at| !is_allocated(at)).peekable();
+                if holes.peek().is_some() {
+                    self.shared.coverage.reach(Point::Form("block that is not allocated"));
+                }
+                holes
+                    .try_for_each(|at| self.model.read_content(at - first, (at - first, 0), begin_ns, now_ns))
+            }
             Kind::Compare { expected } => {
                 if result.is_ok() {
                     for (content, lba) in expected.into_iter().zip(lbas) {
@@ -252,7 +268,7 @@ impl World {
                 }
                 Err(_) => Ok(()),
             },
-            Kind::PairCompare | Kind::Verify | Kind::Hint => Ok(()),
+            Kind::PairCompare | Kind::Verify | Kind::Hint | Kind::LbaStatus => Ok(()),
         }
     }
 

@@ -14,6 +14,10 @@ pub(super) enum Verb {
     Exist,
     /// It gives the length.
     ExistInBatch,
+    /// For so many seconds.
+    Pin {
+        seconds: u32,
+    },
     Store,
     Delete,
     Atomic,
@@ -31,6 +35,7 @@ impl Verb {
         match self {
             Self::Retrieve => "Retrieve",
             Self::Exist | Self::ExistInBatch => "Exist",
+            Self::Pin { .. } => "Pin",
             Self::Store => "Store",
             Self::Delete => "Delete",
             Self::Atomic => "Atomic",

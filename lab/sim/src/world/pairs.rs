@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use host_core::key_value::PartitionMap;
-use host_core::{Command as HostCommand, Completion, Failure, KeyValueNamespace};
+use host_core::{Command as HostCommand, Completion, Failure, KeyValueNamespace, Pin};
 use kv::log::Sync;
 use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, OpenError, Store};
 use subsystem::access::HostRights;
@@ -19,6 +19,7 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 
 use super::log_failure::{log_failed_ns, refusals};
+use super::open_value::{OpenValue, PART_COUNT_MAX, Part};
 use super::pair_command::{Half, OpenBatch, Verb, Walk, draw_mode};
 use super::{Stage, World};
 use crate::coverage::Point;
@@ -31,12 +32,19 @@ use crate::random::Random;
 use crate::scenario::{Fault, MS, SECOND};
 use crate::shared::disk::{LOG_FILE, Trouble};
 use crate::shared::{Actor, Event, Shared};
+use crate::user_buffer::UserBuffer;
 
 /// Its number in the subsystem.
-const NSID: Nsid = Nsid::new(5);
+pub(super) const NSID: Nsid = Nsid::new(5);
 
 /// One batch among this number of key-value commands of hosts.
 const BATCH_ONE_IN: u64 = 10;
+
+/// One value whose key is in the data of another command among this number of the others, where they are.
+const VALUE_ONE_IN: u64 = 2;
+
+/// One pin among this number of the others.
+const PIN_ONE_IN: u64 = 12;
 
 /// Maximum time until lost commands take effect, once everything that may hold them up has passed, ns.
 const LATE_NS: u64 = 10 * SECOND;
@@ -87,6 +95,12 @@ pub(super) enum What {
         /// Which batch it is.
         batch: u64,
     },
+    /// A command of those that move a value.
+    Value {
+        part: Part,
+        /// The number of the first of them.
+        value: u64,
+    },
 }
 
 /// The key-value namespace.
@@ -101,6 +115,8 @@ pub(crate) struct Pairs {
     commands: BTreeMap<u64, PairCommand>,
     /// Batches of which a half is out, by the number of the first one.
     pub(super) batches: BTreeMap<u64, OpenBatch>,
+    /// Values of which a command is out, by the number of the first one.
+    pub(super) values: BTreeMap<u64, OpenValue>,
     /// Lists in pages, by host and lane.
     pub(super) walks: BTreeMap<(usize, usize), Walk>,
     store: Option<Store>,
@@ -137,6 +153,7 @@ impl Pairs {
             first_actor,
             commands: BTreeMap::new(),
             batches: BTreeMap::new(),
+            values: BTreeMap::new(),
             walks: BTreeMap::new(),
             store: None,
             idle_since_ns: None,
@@ -330,6 +347,7 @@ impl World {
     /// The wall clock of the target's machine is set, or the machine is suspended.
     pub(super) fn change_clocks(&mut self, fault: Fault) {
         let Some(pairs) = &mut self.pairs else { return };
+        pairs.model.forget_pins();
         match fault {
             Fault::SetClock { ahead_s } => {
                 let step_s = self.shared.clocks.set_wall(ahead_s);
@@ -353,10 +371,9 @@ impl World {
         if is_late || !self.target.is_up() {
             return;
         }
-        let Some(Store::Keys(store)) = self.pairs.as_ref().and_then(|pairs| pairs.store.as_ref()) else {
-            return;
-        };
-        let Some(pairs) = &self.pairs else { return };
+        let Some(pairs) = &mut self.pairs else { return };
+        let Some(Store::Keys(store)) = &pairs.store else { return };
+        pairs.model.forget_pins();
         let (low, high) = pairs.settings.memory_range(self.shared.scenario.target.reactor_count.into());
         let bytes = low + (high - low) * u64::from(share) / 255;
         match store.set_memory(bytes) {
@@ -421,7 +438,9 @@ impl World {
     /// Submits a key-value command of a host, if there is such a namespace. Returns whether it did.
     pub(super) fn submit_on_key(&mut self, host: usize, lane: usize) -> bool {
         let Some(namespace) = self.hosts[host].pairs else { return false };
-        if self.pairs.is_none() || !self.choice.one_in(3) {
+        let Some(settings) = self.pairs.as_ref().map(|pairs| &pairs.settings) else { return false };
+        let (has_paired, has_chunks) = (settings.has_paired, settings.has_chunks());
+        if !self.choice.one_in(3) && !has_chunks {
             return false;
         }
         self.commands.turn_count += 1;
@@ -431,16 +450,32 @@ impl World {
             self.submit_batch((host, lane), &namespace, &mut rare);
             return true;
         }
+        let flags_due = self.flags_due((host, lane));
+        if has_paired
+            && (rare.one_in(VALUE_ONE_IN) || has_chunks)
+            && self.hosts[host].lanes[lane].core.has_room(PART_COUNT_MAX + flags_due)
+        {
+            self.submit_value((host, lane), &namespace, &mut rare);
+            return true;
+        }
         if let Some(pairs) = &mut self.pairs
             && let Some((command, buffer, what)) =
                 pairs.next_page((host, lane), &namespace, &mut rare, self.shared.now_ns)
         {
-            self.submit_one_on_key((host, lane), command, Some(buffer), what);
+            self.submit_one_on_key((host, lane), command, Some(buffer.into()), what);
             return true;
         }
         let own = self.own_keys(lane, &namespace);
+        if rare.one_in(PIN_ONE_IN)
+            && let Some(pairs) = &mut self.pairs
+        {
+            if let Some((command, what)) = pairs.pin_one((&namespace, own), &mut rare, self.shared.now_ns) {
+                self.submit_one_on_key((host, lane), command, None, what);
+            }
+            return true;
+        }
         if let Some((command, buffer, what)) = self.choose_on_key(&namespace, own) {
-            self.submit_one_on_key((host, lane), command, buffer, what);
+            self.submit_one_on_key((host, lane), command, buffer.map(Into::into), what);
         }
         true
     }
@@ -460,7 +495,7 @@ impl World {
         &mut self,
         (host, lane): (usize, usize),
         command: HostCommand,
-        buffer: Option<Vec<u8>>,
+        buffer: Option<UserBuffer>,
         what: What,
     ) {
         let number = self.commands.next;
@@ -591,6 +626,13 @@ impl World {
             }
             return None;
         }
+        if let What::Value { part, value } = command.what {
+            self.on_value_completion((number, part, value), &command, (has_lost, cause), completion);
+            if self.pairs.as_ref().is_some_and(|pairs| pairs.model.acknowledged_count > acknowledged_count) {
+                self.cut_at_answer();
+            }
+            return None;
+        }
         let is_flush = matches!(command.what, What::Flush);
         let host_loss_count = command.host_loss_count;
         let judged = pairs.judge(&mut self.shared, &command, has_lost, cause, completion);
@@ -681,6 +723,21 @@ pub(super) fn draw_vector(choice: &mut Random, value_bytes_max: usize) -> Vector
 }
 
 impl Pairs {
+    /// Pins a pair for a while.
+    fn pin_one(
+        &mut self,
+        (namespace, own): (&KeyValueNamespace, Option<OwnKeys>),
+        choice: &mut Random,
+        now_ns: u64,
+    ) -> Option<(HostCommand, What)> {
+        let at = self.own_key(choice.below(self.settings.key_count as u64) as usize, own);
+        let key = Key::new(self.model.name(at).as_bytes()).filter(|_| self.model.has_room(at))?;
+        let seconds = choice.scaled(1, 60) as u32;
+        let command = namespace.pin(&key, Pin::For { seconds }).ok()?;
+        let id = self.model.begin(at, Action::Get, Origin::Host, now_ns);
+        Some((command, What::OnKey { key: at, id, again: None, verb: Verb::Pin { seconds } }))
+    }
+
     /// The answer of an outcome about its key; `None` if there is none. It came with the status of a failure, if a
     /// target sent one, or with a result and the beginning of a value.
     pub(super) fn answer(
@@ -701,7 +758,9 @@ impl Pairs {
                 }
             }
             (Verb::ExistInBatch, Ok(length)) => Some(Answer::Begins { length, start: Rc::default() }),
-            (Verb::Exist, Ok(_)) => Some(Answer::Found { value: None, flags: None, cas: None }),
+            (Verb::Exist | Verb::Pin { .. }, Ok(_)) => {
+                Some(Answer::Found { value: None, flags: None, cas: None })
+            }
             (Verb::Store | Verb::Delete, Ok(_)) => Some(Answer::Done { cas: None }),
             (Verb::VectorReduce { mask }, Ok(element)) => Some(Answer::Number(element & mask)),
             (_, Ok(number)) => Some(Answer::Number(number)),
@@ -719,7 +778,7 @@ impl Pairs {
             (_, _) if is(Status::CAPACITY_EXCEEDED) && self.model.may_lack_space(key, id) => {
                 Some(Answer::NoSpace)
             }
-            (Verb::Retrieve | Verb::Exist | Verb::ExistInBatch | Verb::Delete, _) => None,
+            (Verb::Retrieve | Verb::Exist | Verb::ExistInBatch | Verb::Pin { .. } | Verb::Delete, _) => None,
             (_, _) if is(Status::CAPACITY_EXCEEDED) => Some(Answer::NoMemory),
             _ => None,
         }
@@ -757,7 +816,9 @@ impl Pairs {
                 let listed = result.is_ok().then_some(&buffer[..received as usize]);
                 return self.judge_page(shared, (command.host, command.lane), (*walk, looks), listed);
             }
-            What::Batch { .. } => return Err("a half of a batch is judged with the other".into()),
+            What::Batch { .. } | What::Value { .. } => {
+                return Err("a part is judged with the others".into());
+            }
             What::Flush => {
                 let cause = if result.is_ok() { Some("done") } else { cause };
                 let cause = cause.ok_or_else(|| unexplained("Flush", result))?;
@@ -791,13 +852,21 @@ impl Pairs {
             _ => None,
         };
         let answer = self.answer((key, id), verb, result.map_err(|_| status), value);
+        let is_pin_refused = matches!(verb, Verb::Pin { .. }) && is(Status::CAPACITY_EXCEEDED);
+        let cause = cause.or_else(|| is_pin_refused.then_some("too much is pinned"));
         let cause = match &answer {
             Some(answer) => explanation(answer),
             None => cause.ok_or_else(|| unexplained(verb.name(), result))?,
         };
         shared.coverage.reach(Point::End { command: verb.name(), outcome: result.into(), cause });
         match answer {
-            Some(answer) => self.model.end(key, id, &answer, now_ns),
+            Some(answer) => {
+                self.model.end(key, id, &answer, now_ns)?;
+                if let (Verb::Pin { seconds }, Answer::Found { .. }) = (verb, answer) {
+                    self.model.pin(key, now_ns, command.begin_ns + u64::from(seconds) * SECOND);
+                }
+                Ok(())
+            }
             // Of one that was sent several times, others may have been done.
             None if is(Status::ABORT_REQUESTED) && again.is_none() => self.model.deny(key, id),
             None if result.is_err_and(Failure::may_have_happened) || status.is_some() => {
@@ -812,7 +881,12 @@ impl Pairs {
 /// Why a command has ended with an answer.
 pub(super) fn explanation(answer: &Answer) -> &'static str {
     match answer {
-        Answer::Done { .. } | Answer::Found { .. } | Answer::Begins { .. } | Answer::Number(_) => "done",
+        Answer::Done { .. }
+        | Answer::Found { .. }
+        | Answer::Begins { .. }
+        | Answer::Ranges { .. }
+        | Answer::Number(_) => "done",
+        Answer::OtherValue(_) => "not as asked for",
         Answer::NotNumeric => "no such number or vector",
         Answer::Missing => "no such key",
         Answer::NotStored => "not as the key is",

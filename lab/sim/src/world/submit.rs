@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use host_core::{Command as HostCommand, Namespace};
 use wire::id::Nsid;
+use wire::lba_status::{LBA_STATUS_DESCRIPTOR_BYTES, LBA_STATUS_HEAD_BYTES};
 use wire::nvm::{CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes, DsmRange};
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -15,6 +16,7 @@ use super::command::{Command, Kind};
 use crate::coverage::Point;
 use crate::model::{self, Content};
 use crate::timeline::{About, blocks};
+use crate::user_buffer::UserBuffer;
 
 /// Ranges of blocks of the model as a namespace has them that begins there with this LBA.
 fn named(ranges: &[host_core::BlockRange], first: u64) -> Vec<host_core::BlockRange> {
@@ -51,6 +53,7 @@ impl World {
             mix.flush_all,
             mix.hint,
             mix.refused,
+            mix.lba_status,
         ];
         let mut drawn = self.choice.below(u64::from(weights.iter().sum::<u32>()));
         let mut kind = 0;
@@ -60,7 +63,7 @@ impl World {
         }
         let first = self.shared.scenario.first_block_of(base);
         let end = namespace.block_count() - first;
-        let moves_nothing = matches!(kind, 4 | 5 | 8 | 9);
+        let moves_nothing = matches!(kind, 4 | 5 | 8 | 9 | 13);
         let blocks_max = match moves_nothing && self.choice.one_in(4) {
             true => end as u32,
             false => self.shared.scenario.blocks_max_at(base),
@@ -101,6 +104,12 @@ impl World {
                 return self.submit(host, lane, hint.read_only(), Kind::Hint, (base + lba, blocks));
             }
             12 => return self.submit_refused(host, lane, &namespace),
+            // Which pages of RAM have memory is known to the kernel of this machine only.
+            13 if base == 0 => {
+                let room_bytes =
+                    LBA_STATUS_HEAD_BYTES + LBA_STATUS_DESCRIPTOR_BYTES * self.choice.between(1, 6) as usize;
+                (namespace.lba_status(named, blocks.into(), room_bytes as u32), Kind::LbaStatus, blocks)
+            }
             _ => (namespace.verify(named, blocks), Kind::Verify, blocks),
         };
         // It may be longer than the controller allows.
@@ -295,7 +304,9 @@ impl World {
             Kind::Write { .. } => Some(self.written(lba, count, number << 8)),
             Kind::Compare { expected } => Some(self.filled(lba, expected)),
             Kind::Hint => Some(DsmRange::new(0, 1).as_bytes().to_vec()),
-            Kind::Refused { .. } => command.buffer_bytes().map(|bytes| vec![0xee; bytes as usize]),
+            Kind::Refused { .. } | Kind::LbaStatus => {
+                command.buffer_bytes().map(|bytes| vec![0xee; bytes as usize])
+            }
             _ => None,
         };
         let value = match &kind {
@@ -329,7 +340,9 @@ impl World {
         }
         let command_of = self.command(kind, (lba, blocks), host, lane);
         self.commands.out.insert(number, command_of);
-        if let Err(refused) = self.hosts[host].lanes[lane].core.submit(command, buffer, number) {
+        if let Err(refused) =
+            self.hosts[host].lanes[lane].core.submit(command, buffer.map(UserBuffer::from), number)
+        {
             self.shared.find(format!("command {number} was refused: {}", refused.reason));
         }
     }
@@ -383,6 +396,7 @@ impl World {
         let now_ns = self.shared.now_ns;
         lbas.for_each(|lba| self.model.begin_write(lba, second << 8, second, now_ns));
         let buffers = [self.filled(lba, &expected), self.written(lba, blocks as usize, second << 8)];
+        let buffers = buffers.map(UserBuffer::from);
         let halves = [Kind::PairCompare, Kind::PairWrite { expected, is_durable }];
         for ((number, kind), half) in [first, second].into_iter().zip(halves).zip(&pair) {
             self.tell_begin(number, (host, lane), half.sqe(), &kind, lba..lba + u64::from(blocks));

@@ -1,6 +1,6 @@
 //! Users of a host's lanes: when they submit, read again, flush and cancel.
 
-use host_core::Namespace;
+use host_core::{Completion, Namespace};
 
 use super::command::Kind;
 use super::pairs::Pairs;
@@ -30,8 +30,9 @@ impl World {
     pub(crate) fn run_user(&mut self, host: usize, lane: usize) {
         let mut done = Vec::new();
         self.hosts[host].run_lane(&mut self.shared, lane, &mut done);
-        for completion in done {
-            self.on_completion(host, lane, completion);
+        for Completion { user, result, received, buffer } in done {
+            let buffer = buffer.map(|buffer| buffer.bytes);
+            self.on_completion(host, lane, Completion { user, result, received, buffer });
         }
         if !self.shared.findings.is_empty() {
             return;
@@ -44,10 +45,11 @@ impl World {
             Stage::Read => self.submit_reads(host, lane),
             Stage::Settle | Stage::Close | Stage::Stop | Stage::Over => {}
         }
-        if self.commands.next > before
-            && let Err(cause) = self.hosts[host].flush_lane(&mut self.shared, lane)
-        {
-            self.hosts[host].lose_lane(&mut self.shared, lane, cause);
+        if self.commands.next > before {
+            self.send_commands(host, lane);
+        }
+        if self.submit_flags(host, lane) {
+            self.send_commands(host, lane);
         }
         // A lane's thread checks its new commands before it sleeps.
         let (core, actor) = (&self.hosts[host].lanes[lane].core, self.hosts[host].lanes[lane].actor);
@@ -55,6 +57,12 @@ impl World {
             self.shared.wake(actor);
         } else if let Some(at_ns) = core.next_deadline() {
             self.shared.wake_at(actor, at_ns.max(self.shared.now_ns + 1));
+        }
+    }
+
+    fn send_commands(&mut self, host: usize, lane: usize) {
+        if let Err(cause) = self.hosts[host].flush_lane(&mut self.shared, lane) {
+            self.hosts[host].lose_lane(&mut self.shared, lane, cause);
         }
     }
 
@@ -70,10 +78,11 @@ impl World {
         // A lane of depth 1 has never room for a pair, and a pause after each command.
         let is_deep = self.shared.scenario.hosts.depth > 1;
         let now_ns = self.shared.now_ns;
-        while let user = &mut self.users[host][lane]
+        while let room = self.flags_due((host, lane)) + if is_deep { 2 } else { 1 }
+            && let user = &mut self.users[host][lane]
             && user.next < self.shared.scenario.load.lane_command_count
             && user.next_ns <= now_ns
-            && self.hosts[host].lanes[lane].core.has_room(if is_deep { 2 } else { 1 })
+            && self.hosts[host].lanes[lane].core.has_room(room)
         {
             let command = [host as u64, lane as u64, user.next];
             user.next += 1;
@@ -150,6 +159,11 @@ impl World {
         let (number, host, lane) = self.shared.random.pick(&out);
         self.commands.cancel(number);
         self.shared.tell(About::Command(number), || format!("host {host} lane {lane}: is cancelled"));
+        self.cancel(number, host, lane);
+    }
+
+    /// Has a lane cancel a command.
+    pub(super) fn cancel(&mut self, number: u64, host: usize, lane: usize) {
         self.hosts[host].lanes[lane].core.cancel(number);
         self.hosts[host].act_lane(&mut self.shared, lane);
         let actor = self.hosts[host].lanes[lane].actor;

@@ -10,7 +10,7 @@ use wire::kv::presence::presence_bytes;
 use wire::kv::{Key, StoreOptions};
 use wire::opcode::KvOpcode;
 
-use super::KeyValueNamespace;
+use super::{KeyValueNamespace, Pin};
 use crate::namespace::InvalidCommand;
 use crate::reconnect::Class;
 use crate::submit::{Command, Moves};
@@ -178,6 +178,14 @@ impl Batch {
     /// As [`push`](Self::push).
     pub fn exist(&mut self, key: &Key) -> Result<(), InvalidCommand> {
         self.push(&Operation::new(KvOpcode::EXIST, key))
+    }
+
+    /// Pins a pair, or takes a pin back. docs/kv-commands.md §3.5
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn pin(&mut self, key: &[u8], pin: Pin) -> Result<(), InvalidCommand> {
+        self.push(&pin.operation(key, &pin.parts().1.to_le_bytes()))
     }
 
     /// Atomically changes a number; the result is its previous value.

@@ -528,6 +528,7 @@ impl Laned {
             limits: proto::host_limits::Limits::new(cap, &identify).unwrap(),
             queue_pairs: 1,
             partition_count: 0,
+            has_long_values: false,
             inaccessible: Arc::new([]),
         };
         let settings = LaneSettings {

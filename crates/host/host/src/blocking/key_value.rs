@@ -2,7 +2,7 @@
 
 use host_core::failure::Failure;
 use host_core::flush_epoch::FlushEpoch;
-use host_core::key_value::{AtomicOutcome, Batch, DividedBatch, KeyValueNamespace, PartitionMap};
+use host_core::key_value::{AtomicOutcome, Batch, DividedBatch, KeyValueNamespace, PartitionMap, Pin};
 use host_core::namespace::InvalidCommand;
 use host_core::submit::{Command, Completion, RefusedReason};
 use wire::kv::batch::{Operation, Outcomes};
@@ -442,7 +442,30 @@ impl BlockingKeyValue {
     /// # Errors
     /// [`Error::Command`] if the controller does not support that, or a key has no bytes or too many; [`Error::Failed`].
     pub fn exist_many(&mut self, keys: &[&[u8]]) -> Result<Presence, Error> {
-        let mut batch = self.namespace.presence_batch()?;
+        let batch = self.namespace.presence_batch()?;
+        self.bits_of(batch, keys, |batch, key| batch.push(&Operation::on(KvOpcode::EXIST, key)))
+    }
+
+    /// Pins pairs, or takes a pin of each back: as many as a batch has room for in one round trip. Returns which of them
+    /// exist and [are pinned](Pin::For), or are no longer.
+    ///
+    /// If the connection is lost before the answer, the pins may have been counted: they end with their time.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if the controller does not support that, the time is none or too long, or a key has no bytes or
+    /// too many; [`Error::Failed`].
+    pub fn pin_many(&mut self, keys: &[&[u8]], pin: Pin) -> Result<Presence, Error> {
+        let batch = self.namespace.pin_batch(pin)?;
+        self.bits_of(batch, keys, |batch, key| batch.pin(key, pin))
+    }
+
+    /// Runs batches of one operation for each key whose outcomes are one bit each.
+    fn bits_of(
+        &mut self,
+        mut batch: Batch,
+        keys: &[&[u8]],
+        push: impl Fn(&mut Batch, &[u8]) -> Result<(), InvalidCommand>,
+    ) -> Result<Presence, Error> {
         let (mut presence, mut next) = (Presence::default(), 0);
         if self.lanes.iter().any(|lane| lane.depth() < 2) {
             return Err(Error::Refused { command: "Batch Submit", reason: RefusedReason::Full });
@@ -450,7 +473,7 @@ impl BlockingKeyValue {
         while next < keys.len() {
             batch.clear();
             while let Some(key) = keys.get(next) {
-                match batch.push(&Operation::on(KvOpcode::EXIST, key)) {
+                match push(&mut batch, key) {
                     Ok(()) => next += 1,
                     Err(InvalidCommand::BatchFull { .. }) if !batch.is_empty() => break,
                     Err(error) => return Err(error.into()),

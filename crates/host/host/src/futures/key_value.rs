@@ -172,7 +172,15 @@ impl AsyncKeyValue {
     /// # Errors
     /// [`Error::Failed`].
     pub async fn retrieve(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
-        let most = self.namespace.value_bytes_max();
+        self.retrieve_up_to(key, self.namespace.value_bytes_max()).await
+    }
+
+    /// As [`retrieve`](Self::retrieve), but for a value of more than `limit` bytes, which is not transferred.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], and [`InvalidCommand::ValueTooLong`](crate::InvalidCommand::ValueTooLong) for a longer value.
+    pub async fn retrieve_up_to(&self, key: &Key, limit: u32) -> Result<Option<Vec<u8>>, Error> {
+        let most = self.namespace.value_bytes_max().min(limit);
         let mut room = FIRST_BYTES.min(most);
         let mut buffer = vec![0; room as usize];
         loop {

@@ -58,8 +58,10 @@ fn of_spec(spec: &Spec) -> Vec<Finding> {
         Source::Memory { .. }
         | Source::Null { .. }
         | Source::KeyValue { .. }
+        | Source::KeyValueRados(_)
         | Source::Rbd(_)
-        | Source::Nbd(_) => {
+        | Source::Nbd(_)
+        | Source::VhostUser(_) => {
             return Vec::new();
         }
     };

@@ -6,7 +6,7 @@ use clap::Args;
 use command_line::exit::Failure;
 use command_line::secret_argument::source_of;
 use subsystem::allow_list::{AllowList, Prefix};
-use subsystem::config::{ClientCertificates, MemcachedListenerConfig, MemcachedTlsConfig};
+use subsystem::config::{ClientCertificates, MemcachedListenerConfig, ServerTlsConfig};
 
 /// The requirements of all memcached listeners of the command line on clients.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ impl MemcachedOptions {
     /// Sets the requirements of listeners on clients.
     pub(super) fn apply(&self, listeners: &mut [MemcachedListenerConfig]) -> Result<(), Failure> {
         let tls = match (&self.memcached_tls_certificate, &self.memcached_tls_key) {
-            (Some(certificate), Some(key)) => Some(MemcachedTlsConfig {
+            (Some(certificate), Some(key)) => Some(ServerTlsConfig {
                 certificate: source_of(certificate)?,
                 key: source_of(key)?,
                 client_ca: self.memcached_tls_client_ca.as_deref().map(source_of).transpose()?,

@@ -13,7 +13,7 @@ use reactor::EngineKind;
 use serde_json::Value;
 use subsystem::allow_list::AllowList;
 use subsystem::config::{
-    ClientCertificates, MemcachedAddress, MemcachedListenerConfig, MemcachedTlsConfig, SecretSource,
+    ClientCertificates, MemcachedAddress, MemcachedListenerConfig, SecretSource, ServerTlsConfig,
     TargetConfig, Threads,
 };
 use tempfile::TempDir;
@@ -31,8 +31,8 @@ fn file(path: &Path) -> SecretSource {
     SecretSource::File(path.to_owned())
 }
 
-fn tls(certificate: &Certificate) -> MemcachedTlsConfig {
-    MemcachedTlsConfig {
+fn tls(certificate: &Certificate) -> ServerTlsConfig {
+    ServerTlsConfig {
         certificate: file(&certificate.certificate),
         key: file(&certificate.key),
         client_ca: None,
@@ -263,7 +263,7 @@ fn a_client_in_clear_is_closed_where_tls_is_required() {
 fn a_client_without_a_required_certificate_is_refused() {
     let trusting = Trusting::new(EngineKind::Epoll, |config, authority, _| {
         let client_ca = Some(file(authority.certificate()));
-        listener(config).tls = Some(MemcachedTlsConfig { client_ca, ..tls(&authority.issue("target")) });
+        listener(config).tls = Some(ServerTlsConfig { client_ca, ..tls(&authority.issue("target")) });
     });
     let stranger = Authority::new(trusting.directory.path(), "stranger").issue("unknown");
     for mut client in [trusting.openssl(&[]), trusting.openssl(&["-tls1_2"]), trusting.openssl_as(&stranger)]
@@ -289,7 +289,7 @@ fn an_optional_certificate_is_verified_if_it_is_shown() {
         let client_ca = Some(file(authority.certificate()));
         let clients = ClientCertificates::Optional;
         listener(config).tls =
-            Some(MemcachedTlsConfig { client_ca, clients, ..tls(&authority.issue("target")) });
+            Some(ServerTlsConfig { client_ca, clients, ..tls(&authority.issue("target")) });
     });
     trusting.openssl(&[]).talk(SET, "STORED\r\n");
     trusting.openssl_as(&trusting.authority.issue("client-1")).talk("get a\r\n", GOT);
@@ -434,7 +434,7 @@ fn users_and_certificates_are_asked_for_together() {
         fs::write(directory.join("users"), "web:secret\n").expect("a file");
         listener(config).users = Some(file(&directory.join("users")));
         let client_ca = Some(file(authority.certificate()));
-        listener(config).tls = Some(MemcachedTlsConfig { client_ca, ..tls(&authority.issue("target")) });
+        listener(config).tls = Some(ServerTlsConfig { client_ca, ..tls(&authority.issue("target")) });
     });
     let mut client = trusting.openssl_as(&trusting.authority.issue("client-1"));
     client.talk("get a\r\n", "CLIENT_ERROR unauthenticated\r\n");

@@ -20,12 +20,17 @@ use std::ops::Range;
 /// takes(block.as_mut_slice());
 /// ```
 pub trait DataBuffer: 'static {
+    /// Whether [`on_sent`](Self::on_sent) has anything to do.
+    const FOLLOWS_SENDS: bool = false;
     /// Bytes in all.
     fn length(&self) -> usize;
     /// The piece that begins at byte `offset` (below the length) and goes on as far as it is contiguous.
     fn part(&self, offset: usize) -> &[u8];
     /// The same, to fill.
     fn part_mut(&mut self, offset: usize) -> &mut [u8];
+    /// The socket has taken these bytes, which are in the processor's caches now; asked only if
+    /// [`FOLLOWS_SENDS`](Self::FOLLOWS_SENDS). The ranges of a command go from its first byte to its last.
+    fn on_sent(&mut self, _range: Range<usize>) {}
 }
 
 /// Longest data of a command, bytes: a PDU length must also cover header, padding and digest.

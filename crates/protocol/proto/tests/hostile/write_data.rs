@@ -269,6 +269,80 @@ fn d14_windows_of_one_command_may_interleave() {
 }
 
 #[test]
+fn d14_the_part_behind_is_asked_for_meanwhile_and_may_come_first() {
+    for dialect in Dialect::all() {
+        for r2ts in [1, 2, 4] {
+            let settings = QueueSettings { window_bytes: 4096, ..QueueSettings::default() };
+            let mut end = ControllerEnd::connected(settings, dialect, r2ts, 16);
+            let slot = end.deliver(&dialect.command(sqe(WRITE, 7, TRANSPORT, 15360), &[]));
+            let data = pattern(15360);
+            let mut left: Vec<(u32, u32)> =
+                vec![(0, 4096), (4096, 2048), (6144, 4096), (10240, 2048), (12288, 3072)];
+            let parts = [0..6144u32, 6144..12288, 12288..15360];
+            end.queue.request_part(slot, vec![0; 6144], parts[0].clone());
+            end.queue.request_part(slot, vec![0; 8192], parts[1].clone());
+            let (mut open, mut taken) = (Vec::new(), Vec::new());
+            while taken.len() < parts.len() {
+                let sent = end.sent();
+                for (pdu, (at, length)) in cut(&sent).into_iter().zip(left.clone()) {
+                    assert_eq!(pdu, dialect.r2t(7, ttag(pdu), at, length));
+                    open.push((ttag(pdu), left.remove(0)));
+                }
+                assert!(open.len() <= r2ts as usize && (!open.is_empty() || end.queue.has_data(slot)));
+                // The last one first; in two PDUs, the first of which is also placed.
+                let (ttag, (at, length)) = open.pop().unwrap();
+                let (range, half) = (at as usize..(at + length) as usize, at + 1024);
+                let first = dialect.h2c(7, ttag, at, &data[range.start..half as usize], 0);
+                let is_first_part = |taken: &Vec<Vec<u8>>| at < parts[taken.len()].end;
+                assert_eq!(end.feed(&first[..first.len() - 100]).unwrap(), []);
+                assert!(end.queue.place().is_some_and(|place| place.len() >= 96), "a place in its buffer");
+                assert_eq!(end.feed(&first[first.len() - 100..]).unwrap(), []);
+                let second = dialect.h2c(7, ttag, half, &data[half as usize..range.end], LAST);
+                let seen = end.feed(&second).unwrap();
+                let is_received = seen == [Seen::DataReceived { slot, is_intact: true }];
+                assert!(is_received || seen.is_empty(), "{seen:?}");
+                assert!(!is_received || is_first_part(&taken), "the part in front ends with it");
+                assert_eq!(end.queue.has_data(slot), is_received);
+                while end.queue.has_data(slot) {
+                    let part = parts[taken.len()].clone();
+                    let buffer = end.queue.take_buffer(slot);
+                    assert_eq!(buffer[..part.len()], data[part.start as usize..part.end as usize]);
+                    taken.push(buffer);
+                    if taken.len() == 1 {
+                        end.queue.request_part(slot, vec![0; 3072], parts[2].clone());
+                    }
+                }
+            }
+            assert!(left.is_empty() && open.is_empty() && !end.queue.has_data(slot));
+            end.complete(slot, Status::SUCCESS);
+        }
+    }
+}
+
+#[test]
+fn d16_data_of_two_parts_of_a_command_that_was_aborted_is_swallowed_to_the_byte() {
+    for dialect in Dialect::all() {
+        // Aborted before, within and behind the PDU of the part behind, which comes first.
+        for at in [0, 24, 1000, 4096 + 24] {
+            let mut end = ControllerEnd::connected(QueueSettings::default(), dialect, 2, 16);
+            let slot = end.deliver(&dialect.command(sqe(WRITE, 7, TRANSPORT, 8192), &[]));
+            end.queue.request_part(slot, vec![0; 4096], 0..4096);
+            end.queue.request_part(slot, vec![0; 4096], 4096..8192);
+            let sent = end.sent();
+            let tags: Vec<u16> = cut(&sent).into_iter().map(ttag).collect();
+            let mut both = dialect.h2c(7, tags[1], 4096, &pattern(4096), LAST);
+            both.extend(dialect.h2c(7, tags[0], 0, &pattern(4096), LAST));
+            assert_eq!(end.feed(&both[..at]).unwrap(), []);
+            end.complete(slot, Status::ABORT_REQUESTED);
+            assert!(end.queue.place().is_none(), "into no buffer");
+            assert_eq!(end.sent(), dialect.response(cqe(7, 1, 0x000E)));
+            assert_eq!(end.feed(&both[at..]).unwrap(), []);
+            end.assert_fatal(&dialect.h2c(7, tags[0], 0, &pattern(4096), LAST), 0..24, Violation::Sequence);
+        }
+    }
+}
+
+#[test]
 fn d15_new_commands_instead_of_data_are_taken_up_to_the_queue_s_size() {
     let dialect = Dialect::PLAIN;
     let (mut end, ttag) = asking(dialect);

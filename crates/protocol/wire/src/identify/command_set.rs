@@ -27,7 +27,14 @@ tables! {
         3 pub dmrl: u8, "Ranges in one Dataset Management, 0 for no limit.";
         4 pub dmrsl: U32, "Blocks in one range of Dataset Management, 0 for no limit.";
         8 pub dmsl: U64, "Blocks in one Dataset Management, 0 for no limit.";
-        16 reserved_16: [u8; 4080];
+        16 reserved_16: [u8; 2];
+        18 aocs: U16 as aocs, set_aocs: Aocs, "Optional admin commands.";
+        20 reserved_20: [u8; 4076];
+    }
+
+    /// Optional admin commands of the NVM command set. wire §14.1
+    pub flags Aocs: u16 {
+        [0] ALLOCATED_LBA, "Get LBA Status of allocated blocks.";
     }
 }
 
@@ -158,13 +165,14 @@ tables! {
         0 signature: [u8; 8];
         8 pub version: U16, "Version of the commands: a higher one only adds.";
         10 pub long_key_bytes_max: U16, "Bytes of a key in the data of a command; 0: 16.";
-        12 pub commands: KvVendorCommands, "The commands there are.";
-        13 reserved_13: [u8; 3];
+        12 command_bits: U16 as commands, set_commands: KvVendorCommands, "The commands there are.";
+        14 reserved_14: [u8; 2];
         16 pub batch_operations_max: U32, "Operations of one batch.";
         20 pub batch_bytes_max: U32, "Bytes of the operations of a batch and their outcomes together.";
         24 pub vector_bytes_max: U32, "Bytes of a vector that is worked on.";
         28 pub batch_vector_bytes_max: U32, "Bytes of vectors that the operations of one batch work on together.";
-        32 reserved_32: [u8; 224];
+        32 pub value_bytes_max: U32, "Bytes of a value that Store Data or Batch Collect transfer, whatever MDTS is; 0: as for other commands.";
+        36 reserved_36: [u8; 220];
     }
 }
 
@@ -175,7 +183,7 @@ impl KvVendorArea {
 
 tables! {
     /// Commands beyond the command set. docs/kv-commands.md §1
-    pub flags KvVendorCommands: u8 {
+    pub flags KvVendorCommands: u16 {
         [0] BATCH, "Batch Submit and Batch Collect.";
         [1] ATOMIC, "Atomic.";
         [2] VECTOR, "The five on vectors.";
@@ -183,6 +191,8 @@ tables! {
         [4] PRESENCE, "Batches whose outcomes are one bit each.";
         [5] VALUE, "Retrieve Submit, Store Submit and Store Data.";
         [6] ATTRIBUTES, "Stores with a time to live and flags.";
+        [7] PIN, "Pin, also in batches whose outcomes are one bit each.";
+        [8] STORE_FLAGS, "Store Flags.";
     }
 
     /// Controller, key-value command set (CNS 06, CSI 1). wire §23
@@ -268,11 +278,13 @@ mod tests {
     fn our_own_commands_are_told_by_a_signature() {
         let mut namespace = KvNamespace::default();
         assert!(namespace.vendor().is_none(), "somebody else's namespace");
-        let commands = KvVendorCommands::BATCH | KvVendorCommands::VECTOR;
-        namespace.set_vendor(KvVendorArea { version: U16::new(1), commands, ..Default::default() });
+        let commands = KvVendorCommands::BATCH | KvVendorCommands::VECTOR | KvVendorCommands::STORE_FLAGS;
+        let mut vendor = KvVendorArea { version: U16::new(1), ..Default::default() };
+        vendor.set_commands(commands);
+        namespace.set_vendor(vendor);
         let raw = &namespace.as_bytes()[3840..];
-        assert_eq!(raw[..16], *b"nvlanekv\x01\0\0\0\x05\0\0\0");
-        assert_eq!(namespace.vendor().map(|vendor| vendor.commands), Some(commands));
+        assert_eq!(raw[..16], *b"nvlanekv\x01\0\0\0\x05\x01\0\0");
+        assert_eq!(namespace.vendor().map(KvVendorArea::commands), Some(commands));
     }
 
     #[test]
@@ -285,6 +297,8 @@ mod tests {
         controller.set_verify_limit_bytes(Some(1 << 14), 4096);
         controller.set_write_uncorrectable_limit_bytes(Some(1 << 15), 4096);
         assert_eq!(controller.as_bytes()[..4], [2, 11, 3, 0]);
+        controller.set_aocs(Aocs::ALLOCATED_LBA);
+        assert_eq!(controller.as_bytes()[16..20], [0, 0, 1, 0]);
     }
 
     #[test]

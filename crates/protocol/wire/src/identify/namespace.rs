@@ -50,7 +50,22 @@ tables! {
         104 pub nguid: [u8; 16], "128-bit identifier, big-endian, or zero.";
         120 pub eui64: [u8; 8], "64-bit identifier, big-endian, or zero.";
         128 pub lbaf: [LbaFormat; 64], "Formats; see [`IdentifyNamespace::format_count`].";
-        384 pub vendor_specific: [u8; 3712], "The vendor's own.";
+        384 pub vendor_specific: [u8; 3456], "The vendor's own.";
+        3840 vendor: NvmVendorArea;
+    }
+
+    /// The last part of the vendor's own: what a namespace of ours has beyond the command set. wire §14.1
+    pub structure NvmVendorArea: 256 {
+        0 signature: [u8; 8];
+        8 pub version: U16, "Version: a higher one only adds.";
+        10 reserved_10: [u8; 2];
+        12 pub commands: NvmVendorCommands, "The commands there are.";
+        13 reserved_13: [u8; 243];
+    }
+
+    /// I/O commands beyond the command set. wire §14.1
+    pub flags NvmVendorCommands: u8 {
+        [0] LBA_STATUS, "Get LBA Status on I/O queues.";
     }
 
     /// A format: block and metadata size. wire §10.2
@@ -165,6 +180,21 @@ impl IdentifyNamespace {
         self.format().block_bytes()
     }
 
+    /// I/O commands of ours beyond the command set: none of another vendor's namespace.
+    #[must_use]
+    pub fn vendor_commands(&self) -> NvmVendorCommands {
+        match self.vendor.signature {
+            NvmVendorArea::SIGNATURE => self.vendor.commands,
+            _ => NvmVendorCommands::empty(),
+        }
+    }
+
+    /// Sets [`Self::vendor_commands`].
+    pub fn set_vendor_commands(&mut self, commands: NvmVendorCommands) {
+        let signature = NvmVendorArea::SIGNATURE;
+        self.vendor = NvmVendorArea { signature, version: U16::new(1), commands, ..Default::default() };
+    }
+
     /// Whether the namespace is there: one with capacity.
     #[must_use]
     pub const fn is_present(&self) -> bool {
@@ -172,7 +202,12 @@ impl IdentifyNamespace {
     }
 }
 
-default_zeroed! { IdentifyNamespace }
+impl NvmVendorArea {
+    /// Its signature.
+    pub const SIGNATURE: [u8; 8] = *b"nvlaneio";
+}
+
+default_zeroed! { IdentifyNamespace NvmVendorArea }
 
 named_fields! {
     IdentifyNamespace:
@@ -206,6 +241,16 @@ mod tests {
         assert_eq!(raw[128..132], [0, 0, 12, 0]);
         assert_eq!(namespace.block_bytes(), Some(4096));
         assert!(namespace.is_present() && !IdentifyNamespace::default().is_present());
+    }
+
+    /// wire §14.1
+    #[test]
+    fn our_own_commands_are_told_by_a_signature() {
+        let mut namespace = IdentifyNamespace::default();
+        assert!(namespace.vendor_commands().is_empty(), "somebody else's namespace");
+        namespace.set_vendor_commands(NvmVendorCommands::LBA_STATUS);
+        assert_eq!(namespace.as_bytes()[3840..3856], *b"nvlaneio\x01\0\0\0\x01\0\0\0");
+        assert_eq!(namespace.vendor_commands(), NvmVendorCommands::LBA_STATUS);
     }
 
     #[test]

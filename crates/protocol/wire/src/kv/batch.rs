@@ -368,6 +368,10 @@ mod tests {
         );
         assert_eq!(data[..20], *b"\x01\x03\x02\0\x02\0\0\0\0\0\0\0abcxy\0\0\0");
         assert_eq!(data[20..], *b"\x02\x03\0\0\0\0\0\0\x40\0\0\0abc\0");
+        let mut pin = Vec::new();
+        let operand = &3600u32.to_le_bytes()[..];
+        assert!(Operation { operand, ..Operation::new(KvOpcode::PIN, &key) }.append_to(&mut pin));
+        assert_eq!(pin, *b"\x84\x03\0\0\x04\0\0\0\0\0\0\0abc\x10\x0e\0\0\0");
         let mut buffer = [0xEE; 64];
         let mut writer = OutcomeWriter::new(&mut buffer);
         assert!(writer.push(Status::SUCCESS, 0, 0));

@@ -230,7 +230,31 @@ impl KvVendorCommand {
     }
 }
 
+/// The longest time for which a Pin can be, seconds. docs/kv-commands.md §3.5
+pub const PIN_SECONDS_MAX: u32 = 86_400;
+
+/// Option of a Pin: a pair that exists is success, also if it cannot be pinned. docs/kv-commands.md §3.5
+pub const PIN_IF_ROOM: u8 = 1;
+
+/// The seconds of a Pin in its operand, 0 of one that takes a pin back; `None` if it has another length or is too long.
+/// docs/kv-commands.md §3.5
+#[must_use]
+pub fn pin_seconds(operand: &[u8]) -> Option<u32> {
+    let seconds = match operand.len() {
+        4 => u32::from_le_bytes(operand.try_into().ok()?),
+        8 => u32::try_from(u64::from_le_bytes(operand.try_into().ok()?)).ok()?,
+        _ => return None,
+    };
+    (seconds <= PIN_SECONDS_MAX).then_some(seconds)
+}
+
 impl Sqe {
+    /// Pins a pair for some seconds, or with 0 takes one pin back. docs/kv-commands.md §3.5
+    #[must_use]
+    pub fn kv_pin(nsid: Nsid, key: &Key, options: u8, seconds: u32) -> Self {
+        Self::kv_vendor((KvOpcode::PIN, nsid), key, 0, (0, options), seconds.into())
+    }
+
     fn kv_vendor(
         (opcode, nsid): (KvOpcode, Nsid),
         key: &Key,
@@ -324,6 +348,26 @@ mod tests {
     use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
+
+    #[test]
+    fn a_pin_has_the_bytes_of_the_document() {
+        let sqe = Sqe::kv_pin(Nsid::new(3), &Key::new(b"abc").expect("3 bytes"), PIN_IF_ROOM, 60);
+        let mut expected = [0; 64];
+        expected[..5].copy_from_slice(&[0x84, 0x40, 0, 0, 3]);
+        expected[8..11].copy_from_slice(b"abc");
+        expected[39] = 0x5A;
+        expected[44..46].copy_from_slice(&[3, 1]);
+        expected[48] = 60;
+        assert_eq!(sqe.as_bytes(), expected);
+        assert_eq!(KvVendorCommand::from_sqe(&sqe).operand, 60);
+        assert_eq!(
+            [60, 0, 86_400].map(|s: u32| pin_seconds(&s.to_le_bytes())),
+            [Some(60), Some(0), Some(86_400)]
+        );
+        assert_eq!(pin_seconds(&60u64.to_le_bytes()), Some(60));
+        let refused: [&[u8]; 4] = [&[1], &[0; 12], &86_401u32.to_le_bytes(), &(1u64 << 32).to_le_bytes()];
+        assert!(refused.iter().all(|operand| pin_seconds(operand).is_none()));
+    }
 
     #[test]
     fn an_atomic_has_the_bytes_of_the_document() {

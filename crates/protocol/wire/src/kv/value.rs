@@ -1,5 +1,6 @@
 //! Values whose key is in the data of another command: Retrieve Submit names a value, or ranges of it, for a Batch Collect
-//! that waits; Store Submit names the key under which the value of a waiting Store Data is stored. docs/kv-commands.md §7
+//! that waits; Store Submit names the key under which the value of a waiting Store Data is stored, and Store Flags brings
+//! the flags of a value that has been sent. docs/kv-commands.md §7
 //!
 //! ```text
 //! Retrieve Submit: offset u32, length u32 │ … one per range │ key
@@ -33,7 +34,7 @@ tables! {
     pub command StoreSubmit: KvOpcode::STORE_SUBMIT {
         cdw10 [31:0] value_bytes: u32, "Bytes of the value, as in the Store Data.";
         cdw11 [7:0] key_bytes: u8, "Bytes of the key.";
-        cdw11 [15:8] options: u8, "As of a Store.";
+        cdw11 [15:8] options: u8, "As of a Store, and [`FLAGS_FOLLOW`].";
         cdw12 [31:0] tag: u32, "Which Store Data of the queue has the value.";
         cdw13 [31:0] ttl_s: u32, "Seconds until the pair expires; 0: never.";
     }
@@ -44,7 +45,17 @@ tables! {
         cdw10 [31:0] value_bytes: u32, "Bytes of the value.";
         cdw12 [31:0] tag: u32, "The same as in the Store Submit that follows.";
     }
+
+    /// Fields of a Store Flags. docs/kv-commands.md §7.3
+    #[derive(Default)]
+    pub command StoreFlags: KvOpcode::STORE_FLAGS {
+        cdw12 [31:0] tag: u32, "Which Store Data of the queue has the value.";
+        cdw13 [31:0] flags: u32, "The flags of the pair.";
+    }
 }
+
+/// Option of a Store Submit: a Store Flags brings the flags, behind the value. docs/kv-commands.md §7.2
+pub const FLAGS_FOLLOW: u8 = 1 << 4;
 
 /// Bytes of the flags before the key of a Store Submit.
 const FLAGS_BYTES: usize = 4;
@@ -175,6 +186,12 @@ mod tests {
         expected[40..56].copy_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(sqe.as_bytes(), expected);
         assert_eq!(StoreData::from_sqe(&sqe), value);
+        let flags = StoreFlags { tag: 9, flags: 0x0403_0201 };
+        let sqe = flags.to_sqe(Nsid::new(1));
+        expected[0] = 0x94;
+        expected[40..56].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 1, 2, 3, 4]);
+        assert_eq!(sqe.as_bytes(), expected);
+        assert_eq!(StoreFlags::from_sqe(&sqe), flags);
     }
 
     #[test]

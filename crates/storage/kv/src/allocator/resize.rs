@@ -76,6 +76,7 @@ impl<T: Touches> Allocator<T> {
         evictor.replace_ghosts(Ghosts::new(plan.ghost_bytes));
         pairs.heap.chunked.count_max = plan.region_count / REGIONS_PER_CHUNK;
         pairs.reserve_regions();
+        evictor.end_leases_above(pairs, pairs.leased_units_max());
         if plan.region_count < before {
             self.resizing = Resizing::Evicting;
         } else {

@@ -237,6 +237,8 @@ pub enum Failure {
     },
     /// Its namespace was removed, or the target stopped.
     Stopped,
+    /// The cluster that keeps the pairs refuses requests.
+    Refused,
 }
 
 /// A finding in the log that was passed over.

@@ -225,6 +225,16 @@ impl Table {
         }
     }
 
+    /// Removes an entry from a bucket that has no room. `false` if all of them are leased.
+    fn drop_one_of(&mut self, heap: &mut Heap<impl Touches>, counters: &mut Counters, home: u32) -> bool {
+        let line = *heap.memory.line(home);
+        let bucket = Bucket(&line);
+        let Some(cell) = bucket.entries().find(|&cell| !is_leased(heap, bucket, cell)) else { return false };
+        self.drop_entry(heap, counters, bucket, cell);
+        BucketMut(heap.memory.line_mut(home)).clear(cell);
+        true
+    }
+
     /// Moves the next bucket of a resize. Its [spare lines](Self::spare_lines_needed) are set aside, unless the index
     /// is squeezed.
     pub(crate) fn move_bucket(&mut self, heap: &mut Heap<impl Touches>, counters: &mut Counters, home: u32) {
@@ -242,7 +252,13 @@ impl Table {
                 let hash = self.hash_of_entry(heap, from, cell);
                 if is_squeezed {
                     if !self.squeeze_entry(heap, from, cell, hash) {
-                        self.drop_entry(heap, counters, from, cell);
+                        // For a leased item another pair makes way.
+                        let is_placed = is_leased(heap, from, cell)
+                            && self.drop_one_of(heap, counters, self.home(hash))
+                            && self.squeeze_entry(heap, from, cell, hash);
+                        if !is_placed {
+                            self.drop_entry(heap, counters, from, cell);
+                        }
                     }
                     continue;
                 }
@@ -312,4 +328,9 @@ impl Table {
         }
         compact_chain(heap, overflow_line(home));
     }
+}
+
+/// Whether an entry is that of an item that is not evicted for a while.
+fn is_leased(heap: &Heap<impl Touches>, from: Bucket<'_>, cell: usize) -> bool {
+    from.kind(cell) == Kind::Item && heap.is_leased(from.cell(cell))
 }

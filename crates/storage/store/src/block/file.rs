@@ -30,6 +30,8 @@ impl FileStore {
         check_block_bytes(settings)?;
         let opened = file_open::open(settings)?;
         let (bytes, block_bytes, traits) = (opened.bytes, opened.block_bytes, opened.traits);
+        let health = HealthCell::default();
+        health.note_space(settings, &opened);
         let name = settings.path.display().to_string();
         tracing::debug!(name, bytes, block_bytes, ?traits, "opened");
         let current = Mutex::new(Current {
@@ -39,7 +41,7 @@ impl FileStore {
             looks: Box::default(),
         });
         let source = Source::Os { settings: settings.clone(), current };
-        Ok(Self::new(name, source, bytes, block_bytes, settings.is_read_only, traits))
+        Ok(Self::new(name, source, bytes, block_bytes, settings.is_read_only, traits, health))
     }
 
     /// A namespace on a file of a simulated disk. Reads and changes use this description, flushes another one.
@@ -53,7 +55,8 @@ impl FileStore {
             deallocate_grain_bytes: geometry.preferred_deallocate_blocks * geometry.block_bytes,
         };
         let (bytes, source) = (geometry.bytes(), Source::Simulated(file));
-        Self::new("simulated".into(), source, bytes, geometry.block_bytes, geometry.is_read_only, traits)
+        let (name, health) = ("simulated".into(), HealthCell::default());
+        Self::new(name, source, bytes, geometry.block_bytes, geometry.is_read_only, traits, health)
     }
 
     fn new(
@@ -63,6 +66,7 @@ impl FileStore {
         block_bytes: u32,
         is_read_only: bool,
         traits: Traits,
+        health: HealthCell,
     ) -> Self {
         let shared = Shared {
             name,
@@ -76,7 +80,7 @@ impl FileStore {
             can_zero: AtomicBool::new(true),
             reason: Mutex::default(),
             has_shrunk: AtomicBool::new(false),
-            health: HealthCell::default(),
+            health,
             write_grain_bytes: traits.write_grain_bytes,
             deallocate_grain_bytes: traits.deallocate_grain_bytes,
         };
@@ -732,6 +736,8 @@ mod tests {
         let store: Arc<dyn BlockStore> = Arc::new(FileStore::open(&settings(&path, 32 * MIB)).unwrap());
         for engine in ENGINES {
             let Some(mut rig) = Rig::attach(&store, engine) else { continue };
+            let allocated = store.health().allocated_bytes;
+            assert_eq!(allocated, Some(0), "of a new file");
             store.revalidate();
             assert!(!store.health().lacks_space(), "{:?}", store.health());
             let other = disk.0.path().join("other");
@@ -745,13 +751,20 @@ mod tests {
             assert!(health.is_full && health.lacks_space(), "at once: {health:?}");
             store.revalidate();
             store.revalidate();
-            assert!(store.health().is_full, "nothing has changed: {:?}", store.health());
+            let health = store.health();
+            assert!(health.is_full, "nothing has changed: {health:?}");
+            assert!(
+                health.allocated_bytes.is_some_and(|bytes| (MIB..5 * MIB).contains(&bytes)),
+                "{health:?}"
+            );
             assert_eq!(store.closed_because(), None);
             std::fs::remove_file(other).unwrap();
             store.revalidate();
             let health = store.health();
             assert!(!health.is_full && !health.lacks_space(), "{health:?}");
             assert_eq!(rig.run(Step::Deallocate { offset: 0, length: 32 * MIB }), Ok(vec![]));
+            store.revalidate();
+            assert_eq!(store.health().allocated_bytes, Some(0));
         }
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! Read, Write ──▶ read or write ──short──▶ the rest ──▶ … ──▶ reply
 //! Flush ──▶ waits for the running flush, shares the next one ──▶ reply
+//! FindData ──▶ a thread looks for it ──▶ reply
 //! Deallocate, WriteZeroes ──▶ its turn ──▶ slices: punch ─▶ zero ─▶ write zeroes ──▶ (durable: as a Flush) ──▶ reply
 //!                                            └ what is not supported leaves it to the next ┘
 //! ```
@@ -14,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 
 use memory::Buffer;
-use reactor::{Allocation, Completion, Operation};
+use reactor::{Allocation, Completion, DataMap, Operation};
 use rustix::io::Errno;
 
 use super::file_shared::{Descriptions, Shared};
@@ -62,6 +63,8 @@ struct Task {
     work: Work,
     /// The buffer of a read or write that waits for another attempt.
     parked: Option<Buffer>,
+    /// Of a search for data.
+    map: Option<Arc<DataMap>>,
 }
 
 /// The remaining work of a request.
@@ -85,6 +88,8 @@ enum Work {
         way: Way,
         is_durable: bool,
     },
+    /// Finds data.
+    FindData,
 }
 
 /// The way in which a range is changed.
@@ -152,12 +157,13 @@ impl FileBackend {
             Request::Deallocate { offset, length } | Request::WriteZeroes { offset, length, .. } => {
                 (*offset, *length)
             }
+            Request::FindData(map) => (map.range().start, map.range().end - map.range().start),
         };
         // The caller may have checked against the geometry before a resize.
         let end = offset.checked_add(length).filter(|end| *end <= shared.bytes());
         let end = end.ok_or(StoreError::Truncated)?;
         match request {
-            Request::Read { .. } => {}
+            Request::Read { .. } | Request::FindData(_) => {}
             // Nothing was written, so there is nothing to flush.
             Request::Flush if shared.is_read_only() => return Ok(None),
             Request::Flush => {}
@@ -168,6 +174,7 @@ impl FileBackend {
             Request::Read { .. } => Some(Work::Read { offset, done: 0 }),
             Request::Write { is_durable, .. } => Some(Work::Write { offset, done: 0, is_durable }),
             Request::Flush => Some(Work::Flush),
+            Request::FindData(_) => Some(Work::FindData),
             Request::Deallocate { .. } if shared.can_punch() => {
                 Some(Work::Range { offset, end, way: Way::GiveBack, is_durable: false })
             }
@@ -218,6 +225,10 @@ impl FileBackend {
                     }
                 };
                 Operation::Allocate { file, offset: *offset, length, change }
+            }
+            (Work::FindData, _) => {
+                let Some(map) = task.map.clone() else { return };
+                Operation::FindData { file, map }
             }
             (Work::Flush | Work::Read { .. } | Work::Write { .. }, _) => {
                 unreachable!("flushes are not issued here, and reads and writes have buffers")
@@ -362,6 +373,13 @@ impl FileBackend {
         let gate = task.gate;
         match task.work {
             Work::Flush => self.fail_flush(io, errno),
+            // Block devices and some file systems do not know.
+            Work::FindData if is_unsupported(errno) || errno == Errno::INVAL => {
+                self.end(io, ticket, Err(StoreError::Unsupported), buffer);
+            }
+            Work::FindData => {
+                self.end(io, ticket, Err(StoreError::ReadFailed(errno.raw_os_error())), buffer);
+            }
             Work::Read { .. } => {
                 self.end(io, ticket, Err(StoreError::ReadFailed(errno.raw_os_error())), buffer);
             }
@@ -402,7 +420,7 @@ impl FileBackend {
                 *offset += (*end - *offset).min(SLICE_BYTES);
                 (true, offset == end)
             }
-            Work::Flush => unreachable!("flushes end elsewhere"),
+            Work::Flush | Work::FindData => unreachable!("they end elsewhere"),
         };
         if is_complete {
             return self.complete(io, ticket, buffer);
@@ -456,7 +474,7 @@ impl Work {
             Self::Flush => Some("a flush has failed"),
             Self::Write { is_durable: true, .. } => Some("a durable write has failed"),
             Self::Range { is_durable: true, .. } => Some("durable zeroing has failed"),
-            Self::Read { .. } | Self::Write { .. } | Self::Range { .. } => None,
+            Self::Read { .. } | Self::Write { .. } | Self::Range { .. } | Self::FindData => None,
         }
     }
 }
@@ -484,20 +502,21 @@ impl Backend for FileBackend {
 
     fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
         let planned = self.plan(&request);
-        let buffer = match request {
-            Request::Read { buffer, .. } | Request::Write { buffer, .. } => Some(buffer),
-            _ => None,
+        let (buffer, map) = match request {
+            Request::Read { buffer, .. } | Request::Write { buffer, .. } => (Some(buffer), None),
+            Request::FindData(map) => (None, Some(map)),
+            _ => (None, None),
         };
         let work = match planned {
             Ok(Some(work)) => work,
             Ok(None) => return io.reply(ticket, Reply { result: Ok(()), buffer }),
             Err(error) => return io.reply(ticket, Reply { result: Err(error), buffer }),
         };
-        let task = Task { gate: self.gate, attempt_count: 0, work, parked: None };
+        let task = Task { gate: self.gate, attempt_count: 0, work, parked: None, map };
         let before = self.tasks.insert(ticket, task);
         debug_assert!(before.is_none(), "{ticket:?} runs already");
         match work {
-            Work::Read { .. } | Work::Write { .. } => self.issue(io, ticket, buffer),
+            Work::Read { .. } | Work::Write { .. } | Work::FindData => self.issue(io, ticket, buffer),
             Work::Flush => self.flush(io, ticket),
             Work::Range { .. } => {
                 self.ranges.waiting.push_back(ticket);
@@ -518,6 +537,12 @@ impl Backend for FileBackend {
             (Ok(_), Work::Flush) => self.end_flush(io, Ok(())),
             (Ok(_), _) if task.gate != self.shared.gate() => {
                 self.end(io, ticket, Err(StoreError::Closed), buffer);
+            }
+            // Behind the end of a file that was cut there is no data, but no hole either.
+            (Ok(_), Work::FindData) => {
+                let is_cut = self.shared.is_cut(&self.files, self.gate);
+                let result = if is_cut { Err(StoreError::Truncated) } else { Ok(()) };
+                self.end(io, ticket, result, buffer);
             }
             (Ok(count), _) => self.on_progress(io, ticket, count, buffer),
             (Err(errno), Work::Range { way, .. }) if is_unsupported(errno) && *way != Way::Write => {

@@ -78,6 +78,7 @@ impl Ledger {
                 }
                 return;
             }
+            Step::FindData(_) => return,
             Step::Flush => {
                 match outcome {
                     Ok(_) => self.durable.clone_from(&self.known),
@@ -228,6 +229,7 @@ fn a_failed_flush_or_durable_write_closes_the_namespace_for_all_reactors() {
                 Operation::Sync { .. } => faulty == "sync",
                 Operation::Write { durable, .. } => *durable && faulty == "write durably",
                 Operation::Allocate { .. } => faulty == "zero",
+                Operation::FindData { .. } => false,
                 Operation::Read { .. } | Operation::Await { .. } => false,
             };
             is_hit.then_some(Fault::Error(Errno::IO))
@@ -550,4 +552,24 @@ fn a_read_only_file_is_read_and_flushed_only() {
         };
         assert_eq!(double.run(step), expected);
     }
+}
+
+#[test]
+#[allow(clippy::single_range_in_vec_init)] // Lists of ranges.
+fn data_is_found_unless_the_file_system_does_not_know() {
+    let (_store, place, mut double) = Double::file(1 << 20, 4096);
+    double.write(8192, &[1; 4096]).unwrap();
+    assert_eq!(double.find_data(0..1 << 20), Ok(vec![8192..12288]));
+    let is_first = |count: usize| count == 0;
+    for (errno, expected) in [
+        (Errno::INVAL, Err(StoreError::Unsupported)),
+        (Errno::OPNOTSUPP, Err(StoreError::Unsupported)),
+        (Errno::IO, Err(StoreError::ReadFailed(5))),
+        (Errno::AGAIN, Ok(vec![8192..12288])),
+    ] {
+        place.borrow_mut().log.clear();
+        place.borrow_mut().fault = Box::new(move |count, _| is_first(count).then_some(Fault::Error(errno)));
+        assert_eq!(double.find_data(0..1 << 20), expected, "{errno:?}");
+    }
+    assert_eq!(double.find_data(0..2 << 20), Err(StoreError::Truncated));
 }

@@ -26,7 +26,7 @@ const QUIET: Duration = Duration::from_secs(60);
 /// Interval between log lines about writes that are refused for lack of space.
 const TELL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// No number of free bytes is known.
+/// No number of free or allocated bytes is known.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The health as all reactors and the control plane see it.
@@ -35,6 +35,7 @@ pub(super) struct HealthCell {
     is_full: AtomicBool,
     spare_percent: AtomicU8,
     free_bytes: AtomicU64,
+    allocated_bytes: AtomicU64,
     /// Operations refused for lack of space since the last look.
     refused_count: AtomicU64,
 }
@@ -46,6 +47,7 @@ impl Default for HealthCell {
             is_full: AtomicBool::new(false),
             spare_percent: AtomicU8::new(100),
             free_bytes: AtomicU64::new(UNKNOWN),
+            allocated_bytes: AtomicU64::new(UNKNOWN),
             refused_count: AtomicU64::new(0),
         }
     }
@@ -63,10 +65,11 @@ pub(super) struct Looks {
 
 /// Space of the file system below a file, and space that the file may still take of it, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Space {
+pub(super) struct Space {
     total: u64,
     free: u64,
     missing: u64,
+    allocated: u64,
 }
 
 impl Space {
@@ -82,12 +85,13 @@ impl Space {
 
 impl HealthCell {
     pub(super) fn get(&self) -> Health {
-        let free = self.free_bytes.load(Ordering::Relaxed);
+        let bytes = |cell: &AtomicU64| Some(cell.load(Ordering::Relaxed)).filter(|bytes| *bytes != UNKNOWN);
         Health {
             is_write_protected: self.is_write_protected(),
             is_full: self.is_full.load(Ordering::Relaxed),
             spare_percent: self.spare_percent.load(Ordering::Relaxed),
-            free_bytes: (free != UNKNOWN).then_some(free),
+            free_bytes: bytes(&self.free_bytes),
+            allocated_bytes: bytes(&self.allocated_bytes),
         }
     }
 
@@ -123,6 +127,14 @@ impl HealthCell {
         self.is_full.store(false, Ordering::Relaxed);
     }
 
+    /// Takes over the space of a file that was opened, or was looked at again.
+    pub(super) fn note_space(&self, settings: &FileSettings, opened: &Opened) -> Option<Space> {
+        let space = space(settings, opened);
+        self.free_bytes.store(space.map_or(UNKNOWN, |space| space.free), Ordering::Relaxed);
+        self.allocated_bytes.store(space.map_or(UNKNOWN, |space| space.allocated), Ordering::Relaxed);
+        space
+    }
+
     /// Compares with the storage; the operator's report names what has changed. May block.
     pub(super) fn look(&self, looks: &mut Looks, settings: &FileSettings, opened: &Opened, name: &str) {
         if settings.is_read_only {
@@ -130,8 +142,7 @@ impl HealthCell {
         }
         let is_protected = is_write_protected(settings, opened, self.is_write_protected());
         self.is_write_protected.store(is_protected, Ordering::Relaxed);
-        let space = space(settings, opened);
-        self.free_bytes.store(space.map_or(UNKNOWN, |space| space.free), Ordering::Relaxed);
+        let space = self.note_space(settings, opened);
         let refused_count = self.refused_count.swap(0, Ordering::Relaxed);
         let (now, free) = (Instant::now(), space.map(|space| space.free));
         if refused_count > 0 {
@@ -208,6 +219,7 @@ fn space(settings: &FileSettings, opened: &Opened) -> Option<Space> {
         total: system.f_blocks.saturating_mul(system.f_frsize),
         free: free(&system),
         missing: opened.bytes.saturating_sub(allocated),
+        allocated: allocated.min(opened.bytes),
     })
 }
 
@@ -281,7 +293,7 @@ mod tests {
 
     #[test]
     fn spare_is_the_free_share_where_a_file_may_need_more() {
-        let of = |total, free, missing| Space { total, free, missing }.spare_percent();
+        let of = |total, free, missing| Space { total, free, missing, allocated: 0 }.spare_percent();
         assert_eq!(of(1000, 500, 500), 100, "there is space for all of it");
         assert_eq!(of(1000, 500, 501), 50);
         assert_eq!(of(1000, 99, 500), 9);

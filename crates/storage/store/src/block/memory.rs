@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use memory::{Memory, MemoryAccess, PastEnd, Payload, Pool, STRIPE_BYTES};
-use reactor::Completion;
+use reactor::{Completion, DataMap};
 
 use super::{done, ended};
 use crate::namespace::{Backend, BlockStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
@@ -18,6 +18,9 @@ const RELEASED_BYTES: usize = 256 << 20;
 
 /// Bytes overwritten with zeroes in one step.
 const OVERWRITTEN_BYTES: usize = 16 << 20;
+
+/// Bytes of which one step tells whether they were written to: a millisecond if all were.
+const PROBED_BYTES: u64 = 256 << 20;
 
 /// Settings of a namespace in RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,8 @@ struct MemoryBackend {
     is_read_only: bool,
     /// Large ranges that are zeroed in steps, so that other requests get their turn.
     clearances: Vec<Clearance>,
+    /// Searches for data in large ranges, and how far they have come.
+    searches: Vec<(Ticket, Arc<DataMap>, u64)>,
 }
 
 /// The rest of a range to be zeroed.
@@ -87,7 +92,13 @@ impl BlockStore for MemoryStore {
             io::Error::other("this RAM namespace was opened for one reactor, which is attached already")
         })?;
         let (block_bytes, is_read_only) = (self.block_bytes, self.is_read_only);
-        Ok(Box::new(MemoryBackend { access, block_bytes, is_read_only, clearances: Vec::new() }))
+        Ok(Box::new(MemoryBackend {
+            access,
+            block_bytes,
+            is_read_only,
+            clearances: Vec::new(),
+            searches: Vec::new(),
+        }))
     }
 
     fn resize(&self, bytes: u64) -> io::Result<()> {
@@ -152,6 +163,30 @@ impl MemoryBackend {
             }
         }
     }
+
+    /// Finds data from byte `at` on, for a part of the range; replies after the last part.
+    fn search(&mut self, io: &mut dyn StoreIo, ticket: Ticket, map: Arc<DataMap>, at: u64) {
+        let range = map.range();
+        let end = range.end.min(at.saturating_add(PROBED_BYTES));
+        let mut has_room = true;
+        let found = |part: std::ops::Range<usize>| {
+            has_room = has_room && map.add(part.start as u64..part.end as u64);
+        };
+        let told = place(at).and_then(|start| {
+            let length = place(end)?.saturating_sub(start);
+            self.access.touched(start, length, found).map_err(truncated)
+        });
+        let result = match told {
+            Ok(true) if has_room && end < range.end => {
+                self.searches.push((ticket, map, end));
+                return io.set_timer(io.now_ns(), ticket);
+            }
+            Ok(true) => Ok(()),
+            Ok(false) => Err(StoreError::Unsupported),
+            Err(error) => Err(error),
+        };
+        io.reply(ticket, done(result));
+    }
 }
 
 impl Backend for MemoryBackend {
@@ -195,6 +230,10 @@ impl Backend for MemoryBackend {
                 return io.reply(ticket, ended(self.write(offset, &buffer), buffer));
             }
             Request::Flush => return io.reply(ticket, done(Ok(()))),
+            Request::FindData(map) => {
+                let start = map.range().start;
+                return self.search(io, ticket, map, start);
+            }
             Request::Deallocate { offset, length } => self.clearance(ticket, offset, length),
             // Written pages need not stay allocated: deallocate whole pages, and overwrite the small rest.
             Request::WriteZeroes { offset, length, may_deallocate, .. } => {
@@ -215,17 +254,48 @@ impl Backend for MemoryBackend {
     fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
         if let Some(at) = self.clearances.iter().position(|rest| rest.ticket == ticket) {
             let rest = self.clearances.swap_remove(at);
-            self.clear(io, rest);
+            return self.clear(io, rest);
+        }
+        if let Some(at) = self.searches.iter().position(|(search, ..)| *search == ticket) {
+            let (ticket, map, at) = self.searches.swap_remove(at);
+            self.search(io, ticket, map, at);
         }
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // Lists of ranges.
 mod tests {
     use super::*;
     use crate::testing::{Bench, Double, Media, Step, check_against_model, model_steps};
     use memory::page_bytes;
     use proptest::prelude::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no page map")]
+    fn written_parts_are_found_in_steps_and_released_ones_are_not() {
+        const GIB: u64 = 1 << 30;
+        for is_shared in [false, true] {
+            let store = MemoryStore::new(&settings(GIB, is_shared)).unwrap();
+            let mut double = Double::attach(&store, &Media::new(0));
+            if double.find_data(0..GIB) == Err(StoreError::Unsupported) {
+                return eprintln!("skipped: no page map here");
+            }
+            assert_eq!(double.find_data(0..GIB), Ok(vec![]), "memory without pages");
+            for at in [100 << 20, 700 << 20] {
+                double.write(at, &[1; 512]).unwrap();
+                let parts = double.find_data(0..GIB).unwrap();
+                assert!(parts.iter().any(|part| part.contains(&at)), "{at}: {parts:?}");
+                assert!(parts.iter().all(|part| part.end - part.start <= 64 << 20), "{parts:?}");
+                assert_eq!(double.find_data(at + 512..at + 1024), Ok(vec![at + 512..at + 1024]), "a page");
+            }
+            // Read only: the pages of zeroes that the kernel gives do not matter, but may count.
+            double.read(500 << 20, 512).unwrap();
+            double.run(Step::Deallocate { offset: 0, length: GIB }).unwrap();
+            assert_eq!(double.find_data(0..GIB), Ok(vec![]));
+            assert_eq!(double.find_data(GIB - 512..GIB + 512), Err(StoreError::Truncated));
+        }
+    }
 
     fn settings(bytes: u64, is_shared: bool) -> MemorySettings {
         MemorySettings {

@@ -107,6 +107,7 @@ impl Backend for Shape {
             Request::Write { buffer, .. } => ended(self.write(), buffer),
             Request::Flush => done(Ok(())),
             Request::Deallocate { .. } | Request::WriteZeroes { .. } => done(self.write()),
+            Request::FindData(_) => done(Err(StoreError::Unsupported)),
         };
         io.reply(ticket, reply);
     }
@@ -134,6 +135,7 @@ mod tests {
         other[8191] = 1;
         assert_eq!(double.run(Step::Compare { offset: 0, data: other }), Ok(vec![0]));
         assert_eq!(double.flush(), Ok(vec![]));
+        assert_eq!(double.find_data(0..8192), Err(StoreError::Unsupported), "all may have been written");
         assert!(
             double.backend.generation().is_first() && store.generation().is_first(),
             "it is never closed"

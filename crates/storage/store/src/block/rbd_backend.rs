@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use ceph::{Ended, Finished, Requests, Unstarted};
 use memory::Buffer;
-use reactor::{Completion, File, Operation};
+use reactor::{Completion, DataMap, File, Operation};
 use rustix::io::Errno;
 
 use super::rbd_shared::{Inbox, Session, Shared};
@@ -88,12 +88,18 @@ struct Task {
 }
 
 /// The remaining work of a request.
-#[derive(Clone, Copy)]
 enum Work {
     Read { length: usize },
     Write { is_flushed: bool },
     Flush,
     Range { offset: u64, end: u64, keeps_space: bool, is_flushed: bool },
+    Find(Arc<DataMap>),
+}
+
+impl Work {
+    fn is_search(&self) -> bool {
+        matches!(self, Self::Find(_))
+    }
 }
 
 impl RbdBackend {
@@ -131,12 +137,14 @@ impl RbdBackend {
             Request::Deallocate { offset, length } | Request::WriteZeroes { offset, length, .. } => {
                 (*offset, *length)
             }
+            Request::FindData(map) => (map.range().start, map.range().end - map.range().start),
         };
         // The caller may have checked against the geometry before a resize.
         let end = offset.checked_add(length).filter(|end| *end <= shared.bytes());
         let end = end.ok_or(StoreError::Truncated)?;
         match request {
             Request::Read { buffer, .. } => return Ok(Some(Work::Read { length: buffer.len() })),
+            Request::FindData(map) => return Ok(Some(Work::Find(Arc::clone(map)))),
             // Nothing was written, so there is nothing to flush.
             Request::Flush if shared.is_read_only() => return Ok(None),
             Request::Flush => return Ok(Some(Work::Flush)),
@@ -169,14 +177,18 @@ impl RbdBackend {
             self.waiting.push_back(Waiting { ticket, request, until_ns });
             return link.tick(io);
         }
+        let task =
+            Task { ticket, gate: self.gate, begun_ns: io.now_ns(), work, is_overdue: false, parked: None };
         let call = match request {
             Request::Read { offset, buffer } => ceph::Request::Read { offset, buffer },
             Request::Write { offset, buffer, .. } => ceph::Request::Write { offset, buffer },
             Request::Flush => ceph::Request::Flush,
-            Request::Deallocate { .. } | Request::WriteZeroes { .. } => slice_of(work),
+            Request::Deallocate { .. } | Request::WriteZeroes { .. } => slice_of(&task.work),
+            Request::FindData(map) => {
+                let slot = link.requests.search(map.range(), Box::new(move |part| map.add(part)));
+                return link.follow(io, slot, task);
+            }
         };
-        let task =
-            Task { ticket, gate: self.gate, begun_ns: io.now_ns(), work, is_overdue: false, parked: None };
         link.call(&self.shared, io, task, call);
     }
 
@@ -260,8 +272,8 @@ fn buffer_of(request: Request) -> Option<Buffer> {
 }
 
 /// The next call of a range.
-fn slice_of(work: Work) -> ceph::Request {
-    match work {
+fn slice_of(work: &Work) -> ceph::Request {
+    match *work {
         Work::Range { offset, end, keeps_space, .. } => {
             ceph::Request::Zero { offset, length: (end - offset).min(SLICE_BYTES), keeps_space }
         }
@@ -325,15 +337,7 @@ impl Link {
     /// Starts a call for a task.
     fn call(&mut self, shared: &Shared, io: &mut dyn StoreIo, task: Task, call: ceph::Request) {
         match self.requests.start(call) {
-            Ok(slot) => {
-                let slot = slot as usize;
-                if slot >= self.tasks.len() {
-                    self.tasks.resize_with(slot + 1, || None);
-                }
-                self.tasks[slot] = Some(task);
-                self.arm(io);
-                self.tick(io);
-            }
+            Ok(slot) => self.follow(io, slot, task),
             Err(Unstarted { errno, buffer }) => {
                 let error = failure(shared, &task, errno);
                 let buffer = buffer.or(task.parked);
@@ -342,11 +346,25 @@ impl Link {
         }
     }
 
+    /// A call of a task was started in this slot.
+    fn follow(&mut self, io: &mut dyn StoreIo, slot: u32, task: Task) {
+        let slot = slot as usize;
+        if slot >= self.tasks.len() {
+            self.tasks.resize_with(slot + 1, || None);
+        }
+        self.tasks[slot] = Some(task);
+        self.arm(io);
+        self.tick(io);
+    }
+
     /// A call has ended: the next one of its request, or the reply.
     fn on_finished(&mut self, shared: &Shared, io: &mut dyn StoreIo, finished: Finished) {
         let Finished { slot, result, buffer } = finished;
         let Some(mut task) = self.tasks.get_mut(slot as usize).and_then(Option::take) else { return };
         if task.is_overdue {
+            if task.work.is_search() {
+                return;
+            }
             if self.session.overdue_count.fetch_sub(1, Ordering::AcqRel) == 1 {
                 tracing::info!(image = %shared.name(), "the cluster answers again");
             }
@@ -367,10 +385,17 @@ impl Link {
         let result = match &mut task.work {
             Work::Read { length } if count < *length => Err(StoreError::Truncated),
             Work::Read { .. } | Work::Flush => Ok(()),
+            Work::Find(map) => {
+                let end = count as u64;
+                if end < map.range().end {
+                    map.end_early(end);
+                }
+                Ok(())
+            }
             Work::Range { offset, end, .. } if *end - *offset > SLICE_BYTES => {
                 *offset += SLICE_BYTES;
                 task.begun_ns = io.now_ns();
-                let call = slice_of(task.work);
+                let call = slice_of(&task.work);
                 return self.call(shared, io, task, call);
             }
             Work::Write { is_flushed: true } | Work::Range { is_flushed: true, .. } => {
@@ -394,6 +419,11 @@ impl Link {
                 continue;
             }
             task.is_overdue = true;
+            // It may have waited behind other searches while the cluster answered. Without it all blocks count as allocated.
+            if task.work.is_search() {
+                reply(shared, io, task.ticket, task.gate, Err(StoreError::Unsupported), None);
+                continue;
+            }
             if self.session.overdue_count.fetch_add(1, Ordering::AcqRel) == 0 {
                 tracing::warn!(
                     image = %shared.name(), limit_s = limit_ns / 1_000_000_000,
@@ -449,6 +479,7 @@ fn failure(shared: &Shared, task: &Task, errno: i32) -> StoreError {
         Errno::INVAL => StoreError::Truncated,
         _ => match task.work {
             Work::Read { .. } => StoreError::ReadFailed(errno),
+            Work::Find(_) => StoreError::Unsupported,
             Work::Flush => {
                 let error = StoreError::WriteFailed(errno);
                 shared.close(task.gate, format!("a flush has failed: {error}"));

@@ -1,6 +1,6 @@
 //! Namespaces on images of a double of Ceph's libraries, driven by reactors.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use ceph::double::Double;
 use ceph::{Cluster, Image, ImageName};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use reactor::EngineKind;
+use reactor::{DataMap, EngineKind};
 use rustix::io::Errno;
 
 use super::rbd::RbdStore;
@@ -17,7 +17,9 @@ use super::rbd_sharing::Sharing;
 use crate::namespace::{BlockStore, StoreError};
 use crate::open_error::OpenError;
 use crate::store::Store;
-use crate::testing::{Bench, Rig, Step, StepResult, check_against_model, model_steps};
+use crate::testing::{
+    Bench, Rig, Step, StepResult, check_against_model, check_promises, model_steps, promise_steps,
+};
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Epoll];
 const PATH: &str = "pool//image";
@@ -96,34 +98,17 @@ proptest! {
     /// Without librbd's cache every write that has ended survives; with it, what was flushed or written durably.
     #[test]
     fn what_is_promised_survives_a_loss_of_power(
-        steps in vec((0u64..8, 1u8.., any::<bool>(), prop::bool::weighted(0.2)), 1..40),
+        steps in promise_steps(),
         has_cache: bool,
     ) {
         let double = Double::new();
         double.set_cache(has_cache);
         let store = open(&settings(&double)).unwrap();
         let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return Ok(()) };
-        // By block: the promised content, and those that came after it.
-        let mut blocks = vec![vec![0u8]; 8];
-        for (block, value, is_durable, is_flush) in steps {
-            if is_flush {
-                prop_assert!(rig.flush().is_ok());
-                blocks.iter_mut().for_each(|contents| drop(contents.drain(..contents.len() - 1)));
-                continue;
-            }
-            let step = Step::Write { offset: block * BLOCK, data: vec![value; 512], is_durable };
-            prop_assert!(rig.run(step).is_ok());
-            let contents = &mut blocks[block as usize];
-            contents.push(value);
-            if is_durable || !has_cache {
-                contents.drain(..contents.len() - 1);
-            }
-        }
-        double.cut_power(PATH);
-        let bytes = double.bytes(PATH);
-        for (contents, block) in blocks.iter().zip(bytes.chunks(512)) {
-            prop_assert!(contents.contains(&block[0]), "{} is none of {contents:?}", block[0]);
-        }
+        check_promises(&mut rig, steps, !has_cache, || {
+            double.cut_power(PATH);
+            double.bytes(PATH)
+        })?;
     }
 }
 
@@ -164,14 +149,19 @@ fn each_reactor_gets_the_ends_of_its_own_requests() {
     }
 }
 
+/// A new image whose requests have a deadline of a second.
+fn with_short_deadline(engine: EngineKind) -> Option<(Double, Arc<dyn BlockStore>, Rig)> {
+    let double = Double::new();
+    let mut settings = settings(&double);
+    settings.place.deadline_s = 1;
+    let store = open(&settings).unwrap();
+    let rig = Rig::attach(&store, engine)?;
+    Some((double, store, rig))
+}
+
 #[test]
 fn a_cluster_that_does_not_answer_ends_commands_by_their_deadline_and_holds_up_none() {
-    for engine in ENGINES {
-        let double = Double::new();
-        let mut settings = settings(&double);
-        settings.place.deadline_s = 1;
-        let store = open(&settings).unwrap();
-        let Some(mut rig) = Rig::attach(&store, engine) else { continue };
+    for (double, store, mut rig) in ENGINES.into_iter().filter_map(with_short_deadline) {
         rig.write(0, &[1; 512]).unwrap();
         double.set_hanging(true);
         let begun = Instant::now();
@@ -444,6 +434,62 @@ fn an_image_that_others_resize_is_seen_as_it_is() {
         assert_eq!(rig.write(BLOCK, &[1; 512]), Err(StoreError::Truncated));
         assert!(store.generation().is_first());
     });
+}
+
+/// Gives the parts with data of a range of an image of 64 blocks, whose objects have 8 blocks each.
+fn find(rig: &mut Rig, blocks: Range<u64>) -> Result<Vec<Range<u64>>, StoreError> {
+    let found = rig.find_data(blocks.start * BLOCK..blocks.end * BLOCK)?;
+    Ok(found.into_iter().map(|part| part.start / BLOCK..part.end / BLOCK).collect())
+}
+
+#[test]
+fn objects_that_are_not_there_are_holes_where_the_object_map_is_right() {
+    on_every_engine(|double, _, rig| {
+        assert_eq!(find(rig, 0..64), Ok(vec![]));
+        for block in [3, 16, 60] {
+            rig.write(block * BLOCK, &[1; 512]).unwrap();
+        }
+        assert_eq!(find(rig, 0..64), Ok(vec![0..8, 16..24, 56..64]));
+        assert_eq!(find(rig, 2..57), Ok(vec![2..8, 16..24, 56..57]), "clipped");
+        assert_eq!(find(rig, 25..55), Ok(vec![]));
+        let zeroes =
+            Step::WriteZeroes { offset: 0, length: 8 * BLOCK, is_durable: false, may_deallocate: true };
+        rig.run(zeroes).unwrap();
+        assert_eq!(find(rig, 0..64), Ok(vec![16..24, 56..64]));
+        let map = Arc::new(DataMap::new(0..64 * BLOCK, 1));
+        rig.run(Step::FindData(Arc::clone(&map))).unwrap();
+        let parts = map.take();
+        assert_eq!(parts.first(), Some(&(16 * BLOCK..24 * BLOCK)));
+        assert_eq!(map.covered(&parts), 24 * BLOCK, "no room for more");
+        double.fail_next(Errno::IO);
+        assert_eq!(find(rig, 0..64), Err(StoreError::Unsupported), "all may be data");
+        double.set_object_maps(false);
+        assert_eq!(find(rig, 0..64), Err(StoreError::Unsupported));
+        double.set_object_maps(true);
+        double.set_parent(PATH, 4096);
+        assert_eq!(find(rig, 0..64), Err(StoreError::Unsupported), "its parent may have data");
+    });
+}
+
+#[test]
+fn searches_end_by_their_deadline_and_hold_up_no_writes() {
+    for (double, store, mut rig) in ENGINES.into_iter().filter_map(with_short_deadline) {
+        double.set_hanging(true);
+        let map = || Step::FindData(Arc::new(DataMap::new(0..64 * BLOCK, 9)));
+        let begun = Instant::now();
+        let many = rig.run_all((0..70).map(|_| map()).collect());
+        assert_eq!(many, vec![Err(StoreError::Unsupported); 70], "all may be data");
+        assert!(begun.elapsed() > Duration::from_secs(1));
+        double.set_hanging(false);
+        assert_eq!(rig.write(0, &[1; 512]), Ok(vec![]), "searches say nothing about the cluster");
+        eventually("none waits any more", || find(&mut rig, 8..64) == Ok(vec![]));
+        // Closed while a search runs: its thread closes the image.
+        double.set_hanging(true);
+        assert_eq!(find(&mut rig, 0..64), Err(StoreError::Unsupported));
+        drop((rig, store));
+        double.set_hanging(false);
+        eventually("it is closed", || double.clients(PATH).is_empty());
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Gate, Kind, Setting, range_of};
+use super::{Gate, Setting};
 use crate::namespace::{Backend, Request, StoreIo, Ticket};
 use crate::rate::Rate;
 use crate::tickets::Tickets;
@@ -75,9 +75,9 @@ impl Setting for Shared {
 
 impl Gate for Queue {
     fn on_start(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
-        let byte_count = match Kind::of(&request) {
-            Kind::Read | Kind::Write => range_of(&request).1,
-            Kind::Flush | Kind::Deallocate | Kind::WriteZeroes => 0,
+        let byte_count = match &request {
+            Request::Read { buffer, .. } | Request::Write { buffer, .. } => buffer.len() as u64,
+            _ => 0,
         };
         let now_ns = io.now_ns();
         let start_ns = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(now_ns, byte_count);

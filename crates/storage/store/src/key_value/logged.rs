@@ -15,6 +15,7 @@ use kv::{KeyHash, LogRoom, Partition, Processor};
 use memory::{Buffer, Pool};
 use reactor::Completion;
 
+use super::durable::{DurablePartition, Need, Pause};
 use super::recovery::{DamagePassedOver, Reading, SharedProgress, WAIT_NS};
 use crate::namespace::{Backend, Intercepted, Reply, Request, StoreError, StoreIo, Ticket};
 use crate::size::Size;
@@ -47,7 +48,7 @@ const TIME_TIMER: u32 = 0x00ff_fff9;
 const SPACE_NS: u64 = 1_000_000_000;
 
 /// One reactor's partition and its log.
-pub struct Logged {
+pub(super) struct Logged {
     /// It has a log.
     partition: Partition,
     below: Box<dyn Backend>,
@@ -139,44 +140,10 @@ impl Logged {
         }
     }
 
-    /// Whether the log has been read and can be written.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.log().is_ready()
-    }
-
-    /// Whether the log has been read for so long that commands do not wait for it.
-    #[must_use]
-    pub fn is_slow(&self) -> bool {
-        matches!(&self.recovery, Recovery::Reading(reading) if reading.is_slow)
-    }
-
-    /// Why the log could not be read or written, if so: the partition serves nothing any more.
-    #[must_use]
-    pub fn failure(&self) -> Option<Failure> {
-        self.log().failure()
-    }
-
     /// Whether answers wait until the changes they report are durable.
-    #[must_use]
-    pub fn settles_answers(&self) -> bool {
+    #[cfg(test)]
+    fn settles_answers(&self) -> bool {
         self.log().settings().sync == kv::log::Sync::Always
-    }
-
-    /// Whether requests are in flight below.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.run_count > 0
-    }
-
-    /// The partition, once its log has been read.
-    pub fn ready_partition(&mut self) -> Option<&mut Partition> {
-        self.is_ready().then_some(&mut self.partition)
-    }
-
-    /// The partition, whether its log has been read or not.
-    pub fn partition(&mut self) -> &mut Partition {
-        &mut self.partition
     }
 
     fn log(&self) -> &Log {
@@ -189,100 +156,14 @@ impl Logged {
     }
 
     /// Statistics of the log.
-    #[must_use]
-    pub fn counters(&self) -> kv::log::LogCounters {
+    fn counters(&self) -> kv::log::LogCounters {
         self.log().counters()
     }
 
-    /// Whether the value of a key must be [fetched](Self::fetch) before it is used.
-    #[must_use]
-    pub fn is_stub(&self, key: &[u8]) -> bool {
+    /// Whether the value of a key is only in the log.
+    fn is_stub(&self, key: &[u8]) -> bool {
         let processor = &self.partition.processor;
         processor.is_stub(processor.hash(key), key)
-    }
-
-    /// Schedules the fetch of a value for the next [`poll`](Self::poll).
-    pub fn fetch(&mut self, key: &[u8]) {
-        self.with_log(|log, processor| log.fetch(processor, key));
-    }
-
-    /// The next key whose fetch has completed or failed.
-    pub fn next_loaded(&mut self) -> Option<Loaded> {
-        self.with_log(|log, _| log.next_loaded())
-    }
-
-    /// The change that an answer about a key must wait for, if any.
-    pub fn awaited(&mut self, hash: KeyHash) -> Option<u64> {
-        self.partition.processor.awaited(hash)
-    }
-
-    /// The last change so far, if an answer about any key must wait for it.
-    pub fn awaited_last(&mut self) -> Option<u64> {
-        self.with_log(|log, processor| log.awaited_last(processor))
-    }
-
-    /// The last change that is durable with all before it.
-    pub fn settled(&mut self) -> u64 {
-        self.with_log(|log, processor| log.settled(processor))
-    }
-
-    /// Whether memory for values of this many bytes is available while the value of `needed` stays in memory. If not,
-    /// and the log is [behind](Self::progress), it will be.
-    pub fn has_room(&mut self, bytes: usize, needed: Option<&[u8]>) -> bool {
-        self.partition.processor.has_room(bytes, needed)
-    }
-
-    /// Whether a change of this many bytes of key and value may be made now. If not, it may be made soon.
-    pub fn admits(&mut self, bytes: usize) -> bool {
-        self.with_log(|log, processor| log.admits(processor, bytes))
-    }
-
-    /// Whether the file system has no space for the write that is due. It is repeated until there is some: until then
-    /// changes must not be made, and it is unknown whether those before survive.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        !matches!(self.space, Space::Enough)
-    }
-
-    /// Number of completed writes while there are unwritten changes: when it changes, there may be room.
-    pub fn progress(&mut self) -> Option<u64> {
-        self.with_log(|log, processor| log.progress(processor))
-    }
-
-    /// Makes all changes so far durable soon. Returns the change to wait for.
-    pub fn request_flush(&mut self) -> u64 {
-        self.with_log(Log::request_flush)
-    }
-
-    /// Has changes written and flushed, for at most 10 s; then the log ends.
-    pub fn stop(&mut self, io: &mut dyn StoreIo) {
-        if self.stop_until_ns.is_none() {
-            let until_ns = io.now_ns() + STOP_NS;
-            self.stop_until_ns = Some(until_ns);
-            io.set_timer(until_ns, io.own(STOP_TIMER));
-            self.is_failure_reported |= !self.is_ready();
-            self.with_log(|log, _| log.stop());
-        }
-    }
-
-    /// Whether it was [stopped](Self::stop) and nothing is left to wait for.
-    pub fn has_stopped(&mut self) -> bool {
-        let has_stopped = self.stop_until_ns.is_some()
-            && !self.is_busy()
-            && self.with_log(|log, processor| log.is_settled(processor));
-        if has_stopped {
-            // A write that waits for space has no changes that are still to be settled.
-            self.space = Space::Enough;
-        }
-        has_stopped
-    }
-
-    /// Continues reading and writing the log.
-    pub fn poll(&mut self, io: &mut dyn StoreIo) {
-        self.partition.set_now(io.moment());
-        self.advance(io);
-        self.follow_recovery(io);
-        self.report();
     }
 
     fn advance(&mut self, io: &mut dyn StoreIo) {
@@ -343,45 +224,6 @@ impl Logged {
                 self.recovery = Recovery::Reading(reading);
             }
         }
-    }
-
-    /// An operation started for `ticket` has completed.
-    pub fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
-        self.below.on_completion(&mut beneath(io, &mut self.replies), ticket, completion);
-        self.poll(io);
-    }
-
-    /// A timer set for `ticket` has fired.
-    pub fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
-        if ticket == io.own(TIMER) {
-            self.is_timer_set = false;
-        } else if ticket == io.own(MARK_TIMER) {
-            // Writes since then set it again.
-            if self.mark_timer.take() == Some(self.counters().write_count) {
-                self.with_log(|log, _| log.mark());
-            }
-        } else if ticket == io.own(TIME_TIMER) {
-            self.is_time_timer_set = false;
-        } else if ticket == io.own(MEMORY_TIMER) {
-            self.is_memory_timer_set = false;
-            self.with_log(|log, _| log.retry_fetches());
-        } else if ticket == io.own(SPACE_TIMER) {
-            self.try_again(io);
-        } else if ticket == io.own(READING_TIMER) {
-            // The poll below notes the time.
-        } else if ticket == io.own(STOP_TIMER) {
-            // The timer may be that of an earlier namespace.
-            if self.stop_until_ns.is_some_and(|until_ns| until_ns <= io.now_ns()) && !self.has_stopped() {
-                tracing::error!(
-                    limit_ns = STOP_NS,
-                    "key-value log not written completely before the time limit of the stop"
-                );
-                self.with_log(|log, _| log.give_up());
-            }
-        } else {
-            self.below.on_timer(&mut beneath(io, &mut self.replies), ticket);
-        }
-        self.poll(io);
     }
 
     /// A buffer for a write: of the pool, or of its own memory while others use up the pool. Those may be commands of
@@ -583,6 +425,149 @@ impl Logged {
     }
 }
 
+impl DurablePartition for Logged {
+    fn is_ready(&self) -> bool {
+        self.log().is_ready()
+    }
+
+    fn pause(&self) -> Option<Pause> {
+        matches!(&self.recovery, Recovery::Reading(reading) if reading.is_slow).then_some(Pause::Reading)
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.log().failure()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.run_count > 0
+    }
+
+    fn ready_partition(&mut self) -> Option<&mut Partition> {
+        self.is_ready().then_some(&mut self.partition)
+    }
+
+    fn partition(&mut self) -> &mut Partition {
+        &mut self.partition
+    }
+
+    fn must_fetch(&mut self, key: &[u8], need: Need) -> bool {
+        // Every key is in memory.
+        need == Need::Value && self.is_stub(key)
+    }
+
+    fn count_need(&mut self, key: &[u8], need: Need) {
+        if need == Need::Value {
+            let processor = &mut self.partition.processor;
+            processor.count_need(processor.hash(key), key);
+        }
+    }
+
+    fn fetch(&mut self, key: &[u8]) {
+        self.with_log(|log, processor| log.fetch(processor, key));
+    }
+
+    fn next_loaded(&mut self) -> Option<Loaded> {
+        self.with_log(|log, _| log.next_loaded())
+    }
+
+    fn awaited(&mut self, hash: KeyHash) -> Option<u64> {
+        self.partition.processor.awaited(hash)
+    }
+
+    fn awaited_last(&mut self) -> Option<u64> {
+        self.with_log(|log, processor| log.awaited_last(processor))
+    }
+
+    fn settled(&mut self) -> u64 {
+        self.with_log(|log, processor| log.settled(processor))
+    }
+
+    fn has_room(&mut self, bytes: usize, needed: Option<&[u8]>) -> bool {
+        self.partition.processor.has_room(bytes, needed)
+    }
+
+    fn admits(&mut self, bytes: usize) -> bool {
+        self.with_log(|log, processor| log.admits(processor, bytes))
+    }
+
+    fn is_full(&self) -> bool {
+        !matches!(self.space, Space::Enough)
+    }
+
+    fn progress(&mut self) -> Option<u64> {
+        self.with_log(|log, processor| log.progress(processor))
+    }
+
+    fn request_flush(&mut self) -> u64 {
+        self.with_log(Log::request_flush)
+    }
+
+    fn stop(&mut self, io: &mut dyn StoreIo) {
+        if self.stop_until_ns.is_none() {
+            let until_ns = io.now_ns() + STOP_NS;
+            self.stop_until_ns = Some(until_ns);
+            io.set_timer(until_ns, io.own(STOP_TIMER));
+            self.is_failure_reported |= !self.is_ready();
+            self.with_log(|log, _| log.stop());
+        }
+    }
+
+    fn has_stopped(&mut self) -> bool {
+        let has_stopped = self.stop_until_ns.is_some()
+            && !self.is_busy()
+            && self.with_log(|log, processor| log.is_settled(processor));
+        if has_stopped {
+            // A write that waits for space has no changes that are still to be settled.
+            self.space = Space::Enough;
+        }
+        has_stopped
+    }
+
+    fn poll(&mut self, io: &mut dyn StoreIo) {
+        self.partition.set_now(io.moment());
+        self.advance(io);
+        self.follow_recovery(io);
+        self.report();
+    }
+
+    fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
+        self.below.on_completion(&mut beneath(io, &mut self.replies), ticket, completion);
+        self.poll(io);
+    }
+
+    fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
+        if ticket == io.own(TIMER) {
+            self.is_timer_set = false;
+        } else if ticket == io.own(MARK_TIMER) {
+            // Writes since then set it again.
+            if self.mark_timer.take() == Some(self.counters().write_count) {
+                self.with_log(|log, _| log.mark());
+            }
+        } else if ticket == io.own(TIME_TIMER) {
+            self.is_time_timer_set = false;
+        } else if ticket == io.own(MEMORY_TIMER) {
+            self.is_memory_timer_set = false;
+            self.with_log(|log, _| log.retry_fetches());
+        } else if ticket == io.own(SPACE_TIMER) {
+            self.try_again(io);
+        } else if ticket == io.own(READING_TIMER) {
+            // The poll below notes the time.
+        } else if ticket == io.own(STOP_TIMER) {
+            // The timer may be that of an earlier namespace.
+            if self.stop_until_ns.is_some_and(|until_ns| until_ns <= io.now_ns()) && !self.has_stopped() {
+                tracing::error!(
+                    limit_ns = STOP_NS,
+                    "key-value log not written completely before the time limit of the stop"
+                );
+                self.with_log(|log, _| log.give_up());
+            }
+        } else {
+            self.below.on_timer(&mut beneath(io, &mut self.replies), ticket);
+        }
+        self.poll(io);
+    }
+}
+
 /// The meaning of damage that a log passes over.
 fn what_is_damaged(kind: DamageKind) -> &'static str {
     match kind {
@@ -725,16 +710,16 @@ mod tests {
         place.borrow_mut().bytes = written;
         logged.borrow_mut().poll(&mut double.io);
         double.pass(WAIT_NS / 2);
-        assert!(!logged.borrow().is_slow(), "commands wait");
+        assert!(logged.borrow().pause().is_none(), "commands wait");
         double.pass(WAIT_NS / 2);
-        assert!(logged.borrow().is_slow(), "commands are refused");
+        assert!(logged.borrow().pause().is_some(), "commands are refused");
         let mut at_once = 0;
         while !logged.borrow().is_ready() {
             let running = double.io.running.len();
             at_once = at_once.max(running);
             double.perform(running - 1);
         }
-        assert!(at_once > 2 && !logged.borrow().is_slow());
+        assert!(at_once > 2 && logged.borrow().pause().is_none());
         let progress = logged.borrow().log().recovered_bytes();
         assert!(progress.0 >= 30 * 4000 && progress.0 <= progress.1, "{progress:?}");
         double.settle();

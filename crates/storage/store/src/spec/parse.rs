@@ -14,10 +14,13 @@ use wire::uuid::Uuid;
 use super::{LOCKS, SYNCS, Source, Spec, SpecError, TIME_UNITS};
 use crate::block::{
     CONNECTION_LIMIT_DEFAULT, DEADLINE_S_DEFAULT, LockPolicy, NBD_DEADLINE_S_DEFAULT, NbdPlace, NbdServer,
-    RbdPlace,
+    RbdPlace, VHOST_USER_DEADLINE_S_DEFAULT, VhostUserPlace,
 };
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
-use crate::key_value::{MEMORY_BYTES_MIN, MEMORY_BYTES_MIN_WITH_LOG, superblock};
+use crate::key_value::{
+    MEMORY_BYTES_MIN, MEMORY_BYTES_MIN_WITH_LOG, NAMESPACE_DEFAULT, RADOS_MEMORY_BYTES_DEFAULT, RadosPlace,
+    superblock,
+};
 use crate::namespace::BLOCK_BYTES;
 use crate::near::nearest;
 use crate::size::Size;
@@ -107,17 +110,22 @@ impl<'a> Piece<'a> {
 const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
 /// The kinds of storage, for messages.
-const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH";
+const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, vhost-user:SOCKET, kv:ram:SIZE, kv:file:PATH or kv:rados:POOL";
 
 /// The kinds of storage for keys and values.
 const KEY_VALUE_OPTIONS: &str = "only evict, item, flush, prefault and uuid go with kv:ram:";
 const KEY_VALUE_FILE_OPTIONS: &str =
     "only size, sparse, memory, sync, item, flush, prefault, uuid and filters go with kv:file:";
 
+const KEY_VALUE_RADOS_OPTIONS: &str =
+    "only conf, id, cluster, namespace, memory, lock, item and uuid go with kv:rados:";
+
 const RBD_OPTIONS: &str =
     "only conf, id, cluster, namespace, create, lock, deadline, lba, uuid, readonly and filters go with rbd:";
 
 const NBD_OPTIONS: &str = "only socket, connections, deadline, lba, uuid, readonly and filters go with nbd:";
+
+const VHOST_USER_OPTIONS: &str = "only deadline, lba, uuid, readonly and filters go with vhost-user:";
 
 /// Those of nbd:, which nobody means elsewhere.
 const NBD_NAMES: [&str; 3] = ["socket", "connections", "deadline"];
@@ -210,19 +218,31 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
                 prefaults: false,
                 is_sparse: false,
             }),
-            _ => place.wrong("expected ram:SIZE or file:PATH, as in kv:ram:4G"),
+            (Piece { text: "rados", .. }, Some(pool)) => Ok(Source::KeyValueRados(Box::new(RadosPlace {
+                cluster: ClusterName::default(),
+                pool: parse_pool(pool)?,
+                namespace: NAMESPACE_DEFAULT.into(),
+                memory_bytes: RADOS_MEMORY_BYTES_DEFAULT,
+                item_bytes: ITEM_BYTES_DEFAULT,
+                refuses: false,
+            }))),
+            _ => place.wrong("expected ram:SIZE, file:PATH or rados:POOL, as in kv:ram:4G"),
         },
         "device" => Ok(Source::Device { path: parse_path(place)? }),
         "pool" => Ok(Source::Volume { path: parse_path(place)? }),
         "rbd" => Ok(Source::Rbd(Box::new(parse_image(place)?))),
         "nbd" if place.text.starts_with("nbd") => parse_source(place),
         "nbd" | "nbd+unix" => Ok(Source::Nbd(Box::new(parse_export(scheme.text == "nbd+unix", place)?))),
+        "vhost-user" => {
+            let (socket, deadline_s) = (parse_path(place)?, VHOST_USER_DEADLINE_S_DEFAULT);
+            Ok(Source::VhostUser(VhostUserPlace { socket, deadline_s }))
+        }
         "nbds" | "nbds+unix" => {
             scheme.wrong("there is no TLS to NBD servers: nbd://HOST/EXPORT within a network that you trust")
         }
         unknown => scheme.wrong(format!(
             "there is no '{unknown}'{}: expected {SOURCES}",
-            suggestion(unknown, ["ram", "null", "file", "device", "pool", "rbd", "nbd", "kv"])
+            suggestion(unknown, ["ram", "null", "file", "device", "pool", "rbd", "nbd", "vhost-user", "kv"])
         )),
     }
 }
@@ -274,6 +294,16 @@ fn parse_path(text: Piece<'_>) -> Parsed<PathBuf> {
         }
     }
     Ok(OsString::from_vec(unescape(text, "a path")?).into())
+}
+
+/// The name of a pool alone.
+fn parse_pool(text: Piece<'_>) -> Parsed<String> {
+    match text.split('/') {
+        (_, Some(rest)) => {
+            rest.wrong("the namespace in the pool is an option, as in kv:rados:keys?namespace=tenant")
+        }
+        (pool, None) => parse_name(pool),
+    }
 }
 
 /// The image in `POOL/IMAGE`, `POOL/NAMESPACE/IMAGE` or one of them with `@SNAPSHOT`.
@@ -414,10 +444,22 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         ("evict", Source::KeyValueFile { .. }) => {
             return name.wrong("a file keeps its keys: evict goes with kv:ram: only");
         }
-        ("evict", _) => return name.wrong("only kv: has keys and values"),
         ("memory", Source::KeyValueFile { memory_bytes, .. }) => {
             *memory_bytes = Some(parse_memory(needed("1G")?, MEMORY_BYTES_MIN_WITH_LOG)?);
         }
+        ("memory", Source::KeyValueRados(place)) => {
+            place.memory_bytes = parse_memory(needed("1G")?, MEMORY_BYTES_MIN)?;
+        }
+        ("lock", Source::KeyValueRados(place)) => {
+            let value = needed("refuse")?;
+            place.refuses = match value.text {
+                "acquire" => false,
+                "refuse" => true,
+                _ => return value.wrong("expected acquire or refuse"),
+            };
+        }
+        ("item", Source::KeyValueRados(place)) => place.item_bytes = parse_item(needed("64M")?)?,
+        ("namespace", Source::KeyValueRados(place)) => place.namespace = parse_name(needed("tenant")?)?,
         ("sync", Source::KeyValueFile { sync, .. }) => {
             let value = needed("always")?;
             match SYNCS.iter().find(|(word, _)| *word == value.text) {
@@ -426,11 +468,7 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             }
         }
         ("item", Source::KeyValue { item_bytes, .. } | Source::KeyValueFile { item_bytes, .. }) => {
-            let value = needed("64M")?;
-            match u32::try_from(value.size()?) {
-                Ok(bytes @ 1024..=0x1000_0000) => *item_bytes = bytes,
-                _ => return value.wrong("expected a size from 1K to 256M"),
-            }
+            *item_bytes = parse_item(needed("64M")?)?;
         }
         ("flush", Source::KeyValue { allows_flush, .. } | Source::KeyValueFile { allows_flush, .. }) => {
             flag()?;
@@ -444,10 +482,22 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             flag()?;
             *is_sparse = true;
         }
+        ("flush", Source::KeyValueRados(_)) => {
+            return name.wrong("keys in a cluster are not removed all at once: remove the objects, or take another namespace=");
+        }
+        (
+            "prefault" | "sync" | "sparse" | "lba" | "readonly" | "huge" | "small" | "size" | "delay"
+            | "error" | "limit" | "trace" | "evict",
+            Source::KeyValueRados(_),
+        ) => {
+            return name.wrong(KEY_VALUE_RADOS_OPTIONS);
+        }
+        ("evict", _) => return name.wrong("only kv: has keys and values"),
         ("sparse", _) => return name.wrong("only kv:file: allocates space ahead"),
         ("prefault", _) => return name.wrong("only memory of kv: is touched ahead"),
         ("flush" | "item", _) => return name.wrong("only kv: is reached by memcached's clients"),
-        ("memory" | "sync", _) => return name.wrong("only kv:file: has a log"),
+        ("memory", _) => return name.wrong("only kv:file: and kv:rados: have memory in front of them"),
+        ("sync", _) => return name.wrong("only kv:file: has a log"),
         ("lba" | "readonly" | "huge" | "small", Source::KeyValueFile { .. }) => {
             return name.wrong(KEY_VALUE_FILE_OPTIONS);
         }
@@ -457,11 +507,10 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         ) => {
             return name.wrong(KEY_VALUE_OPTIONS);
         }
-        ("conf", Source::Rbd(place)) => {
-            place.cluster.conf = Some(parse_name(needed("/etc/ceph/ceph.conf")?)?);
+        ("conf" | "id" | "cluster", Source::Rbd(place)) => parse_cluster(&mut place.cluster, name, needed)?,
+        ("conf" | "id" | "cluster", Source::KeyValueRados(place)) => {
+            parse_cluster(&mut place.cluster, name, needed)?;
         }
-        ("id", Source::Rbd(place)) => place.cluster.id = Some(parse_name(needed("nvlane")?)?),
-        ("cluster", Source::Rbd(place)) => place.cluster.cluster = Some(parse_name(needed("ceph")?)?),
         ("namespace", Source::Rbd(place)) => {
             if !place.image.namespace.is_empty() {
                 return name.wrong("the namespace stands between the pool and the image already");
@@ -484,6 +533,7 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         }
         ("deadline", Source::Rbd(place)) => place.deadline_s = parse_deadline(needed("25s")?)?,
         ("deadline", Source::Nbd(place)) => place.deadline_s = parse_deadline(needed("25s")?)?,
+        ("deadline", Source::VhostUser(place)) => place.deadline_s = parse_deadline(needed("25s")?)?,
         ("socket", Source::Nbd(place)) => {
             let value = needed("/run/nbd.sock")?;
             match &mut place.server {
@@ -500,15 +550,18 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
                 _ => return value.wrong("expected a number from 1 to 65535"),
             }
         }
-        ("size", Source::Nbd(_)) => return name.wrong("an export has the size that its server gives it"),
+        ("size", Source::Nbd(_) | Source::VhostUser(_)) => {
+            return name.wrong("it has the size that its server gives it");
+        }
         ("size", Source::Rbd(_)) => {
             return name
                 .wrong("an image has the size it has: create=SIZE makes a new one, rbd resize changes it");
         }
-        ("conf" | "id" | "cluster" | "namespace" | "create" | "lock", _) => {
-            return name.wrong("only rbd: has it");
+        ("create", _) => return name.wrong("only rbd: has it"),
+        ("conf" | "id" | "cluster" | "namespace" | "lock", _) => {
+            return name.wrong("only rbd: and kv:rados: have it");
         }
-        ("deadline", _) => return name.wrong("only rbd: and nbd: have it"),
+        ("deadline", _) => return name.wrong("only rbd:, nbd: and vhost-user: have it"),
         ("socket" | "connections", _) => return name.wrong("only nbd: has it"),
         ("lba", Source::Volume { .. }) => {
             return name.wrong("a volume has the block size that it was created with");
@@ -559,12 +612,20 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             let options = match source {
                 Source::KeyValue { .. } => KEY_VALUE_OPTIONS,
                 Source::KeyValueFile { .. } => KEY_VALUE_FILE_OPTIONS,
+                Source::KeyValueRados(_) => KEY_VALUE_RADOS_OPTIONS,
                 Source::Rbd(_) => RBD_OPTIONS,
                 Source::Nbd(_) => NBD_OPTIONS,
+                Source::VhostUser(_) => VHOST_USER_OPTIONS,
                 _ => "expected lba, size, uuid, readonly, small, delay, error, limit or trace",
             };
             let meant = match source {
                 Source::Rbd(_) if nearest(unknown, RBD_NAMES).is_some() => suggestion(unknown, RBD_NAMES),
+                Source::VhostUser(_) if nearest(unknown, ["deadline"]).is_some() => {
+                    suggestion(unknown, ["deadline"])
+                }
+                Source::KeyValueRados(_) if nearest(unknown, RBD_NAMES).is_some() => {
+                    suggestion(unknown, RBD_NAMES)
+                }
                 Source::Nbd(_) if nearest(unknown, NBD_NAMES).is_some() => suggestion(unknown, NBD_NAMES),
                 _ => suggestion(unknown, OPTIONS),
             };
@@ -572,6 +633,29 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         }
     }
     Ok(())
+}
+
+/// An option that says which cluster, or as whom.
+fn parse_cluster<'a>(
+    cluster: &mut ClusterName,
+    name: Piece<'a>,
+    needed: impl Fn(&str) -> Parsed<Piece<'a>>,
+) -> Parsed<()> {
+    let (place, example) = match name.text {
+        "conf" => (&mut cluster.conf, "/etc/ceph/ceph.conf"),
+        "id" => (&mut cluster.id, "nvlane"),
+        _ => (&mut cluster.cluster, "ceph"),
+    };
+    *place = Some(parse_name(needed(example)?)?);
+    Ok(())
+}
+
+/// The longest value of memcached's clients.
+fn parse_item(text: Piece<'_>) -> Parsed<u32> {
+    match u32::try_from(text.size()?) {
+        Ok(bytes @ 1024..=0x1000_0000) => Ok(bytes),
+        _ => text.wrong("expected a size from 1K to 256M"),
+    }
 }
 
 fn parse_delay(text: Piece<'_>) -> Parsed<Delay> {

@@ -1,15 +1,17 @@
 //! Printing of specifications: the text parses back to the same specification.
 
-use crate::key_value::ITEM_BYTES_DEFAULT;
+use crate::key_value::{ITEM_BYTES_DEFAULT, NAMESPACE_DEFAULT, RADOS_MEMORY_BYTES_DEFAULT};
 use std::ffi::OsStr;
 use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
+use ceph::ClusterName;
 use kv::log::Sync;
 
 use super::{LOCKS, SYNCS, Source, Spec, TIME_UNITS};
 use crate::block::{
     CONNECTION_LIMIT_DEFAULT, DEADLINE_S_DEFAULT, LockPolicy, NBD_DEADLINE_S_DEFAULT, NbdServer,
+    VHOST_USER_DEADLINE_S_DEFAULT,
 };
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 use crate::size::Size;
@@ -54,6 +56,24 @@ impl fmt::Display for Spec {
                     option(f, format_args!("sync={name}"))?;
                 }
             }
+            Source::KeyValueRados(place) => {
+                write!(f, "kv:rados:{}", Escaped(&place.pool, NAME_SIGNS))?;
+                let namespace = Some(&place.namespace).filter(|name| *name != NAMESPACE_DEFAULT);
+                for (name, value) in names_of_cluster(&place.cluster, namespace) {
+                    if let Some(value) = value {
+                        option(f, format_args!("{name}={}", Escaped(value, VALUE_SIGNS)))?;
+                    }
+                }
+                if place.memory_bytes != RADOS_MEMORY_BYTES_DEFAULT {
+                    option(f, format_args!("memory={}", Size(place.memory_bytes)))?;
+                }
+                if place.refuses {
+                    option(f, format_args!("lock=refuse"))?;
+                }
+                if place.item_bytes != ITEM_BYTES_DEFAULT {
+                    option(f, format_args!("item={}", place.item_bytes))?;
+                }
+            }
             Source::Device { path } => write!(f, "device:{}", PathText(path.as_os_str()))?,
             Source::Volume { path } => write!(f, "pool:{}", PathText(path.as_os_str()))?,
             Source::Nbd(place) => {
@@ -68,6 +88,12 @@ impl fmt::Display for Spec {
                     option(f, format_args!("deadline={}s", place.deadline_s))?;
                 }
             }
+            Source::VhostUser(place) => {
+                write!(f, "vhost-user:{}", PathText(place.socket.as_os_str()))?;
+                if place.deadline_s != VHOST_USER_DEADLINE_S_DEFAULT {
+                    option(f, format_args!("deadline={}s", place.deadline_s))?;
+                }
+            }
             Source::Rbd(place) => {
                 let image = &place.image;
                 write!(f, "rbd:{}/{}", Escaped(&image.pool, NAME_SIGNS), Escaped(&image.image, NAME_SIGNS))?;
@@ -75,14 +101,7 @@ impl fmt::Display for Spec {
                     write!(f, "@{}", Escaped(snapshot, NAME_SIGNS))?;
                 }
                 let namespace = Some(&image.namespace).filter(|namespace| !namespace.is_empty());
-                let cluster = &place.cluster;
-                let names = [
-                    ("conf", cluster.conf.as_ref()),
-                    ("id", cluster.id.as_ref()),
-                    ("cluster", cluster.cluster.as_ref()),
-                    ("namespace", namespace),
-                ];
-                for (name, value) in names {
+                for (name, value) in names_of_cluster(&place.cluster, namespace) {
                     if let Some(value) = value {
                         option(f, format_args!("{name}={}", Escaped(value, VALUE_SIGNS)))?;
                     }
@@ -130,6 +149,15 @@ impl fmt::Display for Spec {
         }
         Ok(())
     }
+}
+
+/// The options that say which cluster, as whom, and which namespace in the pool.
+fn names_of_cluster<'a>(
+    cluster: &'a ClusterName,
+    namespace: Option<&'a String>,
+) -> [(&'static str, Option<&'a String>); 4] {
+    let ClusterName { conf, id, cluster } = cluster;
+    [("conf", conf.as_ref()), ("id", id.as_ref()), ("cluster", cluster.as_ref()), ("namespace", namespace)]
 }
 
 /// Signs that end a name of an image, and the value of an option.

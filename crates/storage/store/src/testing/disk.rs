@@ -60,6 +60,7 @@ impl Media {
             Operation::Write { durable: true, .. } => "write durably",
             Operation::Sync { .. } => "sync",
             Operation::Await { .. } => "await",
+            Operation::FindData { .. } => "find data",
             Operation::Allocate { change: Allocation::Punch, .. } => "punch",
             Operation::Allocate { change: Allocation::Zero, .. } => "zero",
         });
@@ -92,6 +93,15 @@ impl Media {
             }
             // The writes that it covers were settled when it began.
             Operation::Sync { .. } | Operation::Await { .. } => Ok(0),
+            // In blocks of 512 bytes that are not zero.
+            Operation::FindData { map, .. } => {
+                for (at, block) in (0..).zip(self.bytes.chunks(512)) {
+                    if block.iter().any(|byte| *byte != 0) && !map.add(at * 512..(at + 1) * 512) {
+                        break;
+                    }
+                }
+                Ok(0)
+            }
             Operation::Allocate { offset, length, .. } => {
                 let start = *offset as usize;
                 self.bytes[start..start + *length as usize].fill(0);
@@ -113,6 +123,8 @@ pub(crate) struct Double {
 /// The [`StoreIo`] of a [`Double`].
 pub(crate) struct DiskIo {
     pub(crate) now_ns: u64,
+    /// For how long the turn has run, ns.
+    pub(crate) turn_ns: u64,
     pub(crate) pool: Pool,
     /// Kept aside, and lent.
     pub(crate) reserve: Option<Buffer>,
@@ -126,6 +138,10 @@ pub(crate) struct DiskIo {
 impl StoreIo for DiskIo {
     fn now_ns(&self) -> u64 {
         self.now_ns
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.now_ns + self.turn_ns
     }
 
     fn moment(&self) -> Moment {
@@ -180,6 +196,7 @@ impl Double {
     pub(crate) fn attach(store: &dyn BlockStore, place: &SharedMedia) -> Self {
         let io = DiskIo {
             now_ns: 0,
+            turn_ns: 0,
             pool: Pool::new(16 << 20).unwrap(),
             reserve: None,
             has_lent: false,

@@ -76,3 +76,41 @@ pub(crate) fn check_against_model(
     prop_assert!(all == Ok(model), "the whole differs");
     Ok(())
 }
+
+/// Block, value, whether the write is durable, and whether a flush takes its place.
+pub(crate) type PromiseStep = (u64, u8, bool, bool);
+
+/// Writes to eight blocks of 512 bytes, and flushes.
+pub(crate) fn promise_steps() -> impl Strategy<Value = Vec<PromiseStep>> {
+    proptest::collection::vec((0u64..8, 1u8.., any::<bool>(), prop::bool::weighted(0.2)), 1..40)
+}
+
+/// Carries out the steps, and checks the bytes that a loss of power leaves: of each block what was flushed or written
+/// durably, or a later write. Where `is_written_through`, each write is durable.
+pub(crate) fn check_promises(
+    bench: &mut dyn Bench,
+    steps: Vec<PromiseStep>,
+    is_written_through: bool,
+    lose_power: impl FnOnce() -> Vec<u8>,
+) -> Result<(), TestCaseError> {
+    // By block: the promised content, and those that came after it.
+    let mut blocks = vec![vec![0u8]; 8];
+    for (block, value, is_durable, is_flush) in steps {
+        if is_flush {
+            prop_assert!(bench.flush().is_ok());
+            blocks.iter_mut().for_each(|contents| drop(contents.drain(..contents.len() - 1)));
+            continue;
+        }
+        let step = Step::Write { offset: block * 512, data: vec![value; 512], is_durable };
+        prop_assert!(bench.run(step).is_ok());
+        let contents = &mut blocks[block as usize];
+        contents.push(value);
+        if is_durable || is_written_through {
+            contents.drain(..contents.len() - 1);
+        }
+    }
+    for (contents, block) in blocks.iter().zip(lose_power().chunks(512)) {
+        prop_assert!(contents.contains(&block[0]), "{} is none of {contents:?}", block[0]);
+    }
+    Ok(())
+}

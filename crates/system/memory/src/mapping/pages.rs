@@ -69,6 +69,23 @@ pub(super) unsafe fn discard(start: NonNull<u8>, length: usize) -> io::Result<()
     Ok(())
 }
 
+/// Reads what the kernel says of each page from number `first` on. `false` if it does not tell.
+#[cfg(not(miri))]
+pub(super) fn read_page_map(first: usize, entries: &mut [[u8; 8]]) -> bool {
+    use std::os::unix::fs::FileExt;
+    static PAGE_MAP: std::sync::LazyLock<Option<std::fs::File>> =
+        std::sync::LazyLock::new(|| std::fs::File::open("/proc/self/pagemap").ok());
+    let Some(map) = &*PAGE_MAP else { return false };
+    map.read_exact_at(entries.as_flattened_mut(), first as u64 * 8).is_ok()
+}
+
+/// Whether a page of a private anonymous mapping may have been written to. Others read as zeroes.
+pub(super) fn is_touched(entry: [u8; 8]) -> bool {
+    /// Present, or swapped out or on its way to another place.
+    const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
+    u64::from_ne_bytes(entry) & PRESENT_OR_SWAPPED != 0
+}
+
 /// Gives back a reserved range.
 ///
 /// # Safety
@@ -105,6 +122,10 @@ mod interpreted {
 
     pub(in super::super) unsafe fn prefer_huge(_start: NonNull<u8>, _length: usize) -> io::Result<()> {
         Ok(())
+    }
+
+    pub(in super::super) fn read_page_map(_first: usize, _entries: &mut [[u8; 8]]) -> bool {
+        false
     }
 
     pub(in super::super) unsafe fn populate(_start: NonNull<u8>, _length: usize) -> io::Result<()> {

@@ -108,6 +108,7 @@ impl Session {
                 return in_place.on(partition, |mut executor| executor.execute(hash, &command, out));
             }
             if partition == router.position().0 && self.is_immediate(router, hash, &command) {
+                Self::count_need(router, hash, command.key);
                 return router.executor().execute(hash, &command, self.sink().bytes_mut());
             }
             let id = self.push_awaited(0, &verb);

@@ -208,6 +208,7 @@ impl Session {
             router.send(partition, id, hash, command);
             return 1;
         }
+        Self::count_need(router, hash, command.key);
         let mut executor = router.executor();
         let sink = self.sink();
         let done = execute_first(&mut executor, hash, entries, sink.bytes_mut());

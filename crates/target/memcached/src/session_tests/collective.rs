@@ -168,9 +168,10 @@ fn fields(client: &mut Client) -> BTreeMap<String, String> {
 /// The file lists the kind of statistics and the field for each of memcached 1.6.45 with one pair. An exporter takes
 /// what `stats items` and `stats slabs` say of a class for metrics of one kind, and is refused one that comes twice.
 #[test]
-fn the_fields_are_those_of_memcached_each_once() {
-    // Those that memcached has with an idle timeout, and built with TLS.
-    const MORE: [&str; 2] = ["general idle_kicks", "settings ssl_enabled"];
+fn the_fields_are_those_of_memcached_and_of_pins_each_once() {
+    // Those that memcached has with an idle timeout, and built with TLS; and of pins, which it does not have.
+    const MORE: [&str; 4] =
+        ["general idle_kicks", "settings ssl_enabled", "general pinned_bytes", "general pinned_items"];
     let wanted = include_str!("../../tests/stats_of_memcached.txt").lines().chain(MORE);
     let wanted: BTreeSet<_> = wanted.map(str::to_owned).collect();
     for count in [1, 3, IN_PLACE] {

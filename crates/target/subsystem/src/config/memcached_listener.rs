@@ -27,16 +27,16 @@ pub struct MemcachedListenerConfig {
     /// Where clients connect.
     pub address: MemcachedAddress,
     /// TLS; `None` for unencrypted connections.
-    pub tls: Option<MemcachedTlsConfig>,
+    pub tls: Option<ServerTlsConfig>,
     /// Where the users and their passwords are; `None` if clients do not authenticate.
     pub users: Option<SecretSource>,
     /// The addresses that clients may connect from.
     pub allow: AllowList,
 }
 
-/// TLS of a memcached listener: where its certificate is, and which certificates it asks for.
+/// TLS with a certificate, as of a memcached listener: where it is, and which certificates clients are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemcachedTlsConfig {
+pub struct ServerTlsConfig {
     /// The certificate chain.
     pub certificate: SecretSource,
     /// Its private key.
@@ -72,7 +72,7 @@ impl MemcachedListenerConfig {
     #[must_use]
     pub fn authenticates(&self) -> bool {
         let demands =
-            |tls: &MemcachedTlsConfig| tls.client_ca.is_some() && tls.clients == ClientCertificates::Required;
+            |tls: &ServerTlsConfig| tls.client_ca.is_some() && tls.clients == ClientCertificates::Required;
         self.users.is_some() || self.tls.as_ref().is_some_and(demands)
     }
 
@@ -87,14 +87,18 @@ impl MemcachedListenerConfig {
     /// # Errors
     /// The text that cannot be read or used, and why.
     pub(crate) fn read_trust(&self) -> Result<MemcachedTrust, String> {
-        let tls = self.tls.as_ref().map(MemcachedTlsConfig::read).transpose()?;
+        let tls = self.tls.as_ref().map(ServerTlsConfig::read).transpose()?;
         let users = self.users.as_ref().map(read_users).transpose()?;
         Ok(MemcachedTrust { tls: tls.map(Arc::new), users: users.into_iter().map(Arc::new).collect() })
     }
 }
 
-impl MemcachedTlsConfig {
-    fn read(&self) -> Result<ServerCertificate, String> {
+impl ServerTlsConfig {
+    /// Reads the certificate. May block.
+    ///
+    /// # Errors
+    /// The text that cannot be read or used, and why.
+    pub fn read(&self) -> Result<ServerCertificate, String> {
         let chain = self.certificate.read_text(CERTIFICATES_BYTES_MAX, Kind::Public)?;
         let key = self.key.read_text(SECRET_BYTES_MAX, Kind::Secret)?;
         let authorities = self.client_ca.as_ref();
@@ -109,7 +113,7 @@ impl MemcachedTlsConfig {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Not an error: a target that is restarted must still serve everybody else.
         if let Some(problem) = certificate.invalid_at(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)) {
-            tracing::warn!("{}: {problem}: memcached clients will refuse it", self.certificate);
+            tracing::warn!("{}: {problem}: clients will refuse it", self.certificate);
         }
         Ok(certificate)
     }

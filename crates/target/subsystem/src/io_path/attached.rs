@@ -149,7 +149,7 @@ impl Keys {
         let partition = match store.attach(reactor, now)? {
             KeyValueBackend::Memory(partition) => KeysIn::Memory(partition),
             KeyValueBackend::Shared(access) => KeysIn::Shared(access),
-            KeyValueBackend::Logged(logged) => KeysIn::Log(logged, Box::default()),
+            KeyValueBackend::Durable(durable) => KeysIn::Log(durable, Box::default()),
         };
         let memcached = Service::new(settings).watched_by(Arc::clone(watchers));
         Ok(Self { partition, failure: None, memcached })
@@ -171,7 +171,7 @@ impl Keys {
     /// The answer to commands while the namespace cannot serve them.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.failure().map(Refusal::from).or_else(|| match &self.partition {
-            KeysIn::Log(logged, _) => logged.is_slow().then_some(Refusal::NOT_READY),
+            KeysIn::Log(logged, _) => logged.pause().map(Refusal::from),
             KeysIn::Memory(_) | KeysIn::Shared(_) => None,
         })
     }
@@ -281,7 +281,7 @@ impl Keys {
     /// The commands and answers that wait for the log, and the partition that has it.
     pub(crate) fn logged(&mut self) -> Option<(&mut LogWaiters, LoggedKeys<'_>)> {
         let KeysIn::Log(logged, waiters) = &mut self.partition else { return None };
-        Some((waiters, LoggedKeys { logged, memcached: &mut self.memcached }))
+        Some((waiters, LoggedKeys { logged: &mut **logged, memcached: &mut self.memcached }))
     }
 }
 

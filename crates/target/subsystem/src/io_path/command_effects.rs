@@ -4,7 +4,7 @@ use wire::opcode::{KvOpcode, NvmOpcode};
 
 /// I/O commands that leave blocks as they are.
 pub(crate) const READING: &[NvmOpcode] =
-    &[NvmOpcode::FLUSH, NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::VERIFY];
+    &[NvmOpcode::FLUSH, NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::VERIFY, NvmOpcode::GET_LBA_STATUS];
 
 /// I/O commands that change blocks.
 pub(crate) const WRITING: &[NvmOpcode] =
@@ -21,13 +21,15 @@ pub(crate) const KEY_VALUE_READING: &[KvOpcode] = &[
     KvOpcode::VECTOR_REDUCE,
 ];
 
-/// Key-value commands that change values. wire §23, docs/kv-commands.md
+/// Key-value commands that change values, or which of them are evicted. wire §23, docs/kv-commands.md
 pub(crate) const KEY_VALUE_WRITING: &[KvOpcode] = &[
     KvOpcode::STORE,
     KvOpcode::DELETE,
     KvOpcode::BATCH_SUBMIT,
     KvOpcode::STORE_SUBMIT,
     KvOpcode::STORE_DATA,
+    KvOpcode::STORE_FLAGS,
+    KvOpcode::PIN,
     KvOpcode::ATOMIC,
     KvOpcode::VECTOR_SCALAR,
     KvOpcode::VECTOR_VECTOR,

@@ -21,6 +21,7 @@ use reactor::{Completion, Io};
 use store::{Request, Ticket};
 use wire::id::Nsid;
 use wire::kv::batch::BatchCollect;
+use wire::opcode::KvOpcode;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
@@ -296,7 +297,11 @@ impl Commands {
             }
             // A single request, which a filter may hold. Of a command with several, some may have been carried out.
             Step::Backend(
-                After::Read { .. } | After::Complete | After::Compare(_) | After::Verify { .. },
+                After::Read { .. }
+                | After::Complete
+                | After::Compare(_)
+                | After::Verify { .. }
+                | After::LbaStatus(_),
             ) => {
                 let at = running.asked_namespace();
                 let Some(request) = self.namespaces.blocks_mut(at).backend.withdraw(ticket) else {
@@ -370,8 +375,8 @@ impl Commands {
         match ticket {
             Some(ticket) => {
                 let before = self.running.live_mut(ticket);
-                let Running { taken_bytes, is_paid, share, .. } = *before;
-                *before = Running { taken_bytes, is_paid, share, ..running };
+                let Running { taken_bytes, kept_bytes, is_paid, share, .. } = *before;
+                *before = Running { taken_bytes, kept_bytes, is_paid, share, ..running };
                 ticket
             }
             None => self.running.insert(running),
@@ -402,8 +407,13 @@ impl Commands {
     /// A running command has ended.
     pub(crate) fn end(&mut self, ticket: Ticket, status: Status, result: u64, data: Option<(Payload, u32)>) {
         let running = self.running.end(ticket);
+        let mut status = status;
         if let Some(at) = running.namespace {
             self.table_settled |= self.namespaces.end(at);
+            // Its Submit has succeeded: repeated alone it would wait for another one.
+            if running.sqe.opcode == KvOpcode::STORE_DATA.raw() && !status.is_success() {
+                status = status.with_dnr();
+            }
         }
         match running.owner {
             Owner::Parent(parent) => self.on_part_ended(parent, status),

@@ -119,7 +119,8 @@ impl<I: Io<Message>> IoExecutor<'_, I> {
             | NvmOpcode::WRITE_ZEROES
             | NvmOpcode::DATASET_MANAGEMENT
             | NvmOpcode::VERIFY
-            | NvmOpcode::COPY => Err(status),
+            | NvmOpcode::COPY
+            | NvmOpcode::GET_LBA_STATUS => Err(status),
             _ if self.commands.namespaces.is_beside_keys(caller.view)
                 && is_key_value(KvOpcode::from_raw(sqe.opcode)) =>
             {
@@ -292,6 +293,14 @@ impl<I: Io<Message>> IoExecutor<'_, I> {
         let Step::Backend(after) = std::mem::replace(&mut running.step, Step::Between) else {
             unreachable!("only commands that the backend has are replied to")
         };
+        let after = match after {
+            After::LbaStatus(list) if matches!(reply.result, Ok(()) | Err(StoreError::Unsupported)) => {
+                let (buffer, length) = list.into_list(reply.result.is_ok());
+                let data = Some((Payload::Buffer(buffer), length));
+                return self.commands.end(ticket, Status::SUCCESS, 0, data);
+            }
+            after => after,
+        };
         if let Err(error) = reply.result {
             self.commands.release(reply.buffer);
             return self.on_failure(ticket, after, error);
@@ -321,6 +330,7 @@ impl<I: Io<Message>> IoExecutor<'_, I> {
                 let buffer = reply.buffer.expect("a read or write has a buffer");
                 self.copy(ticket, at, copy, buffer);
             }
+            After::LbaStatus(_) => unreachable!("it has ended above"),
             After::FlushAll { .. } => unreachable!("a parent is not replied to"),
             After::FusedCompare(pair) => {
                 let buffer = reply.buffer.expect("a read has a buffer");

@@ -6,13 +6,14 @@ pub(crate) mod tls_key;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::Arc;
 
 use memory::{Payload, Pool, STRIPE_BYTES, Segment};
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::{Doorbell, DoorbellCounters, Policy};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
-use proto::{ControllerQueue, DataDigest, Piece, SendBudget};
+use proto::{ControllerQueue, DataDigest, Piece, ReceivePlan, SendBudget, Slot};
 use reactor::{Held, Io, ListenerTag, Sent, SocketId, stays_on_this_machine};
 use security::tls::Stream;
 use store::Ticket;
@@ -30,7 +31,7 @@ use crate::names::lane_id::LaneId;
 use crate::objects::controller::error_log::Failure;
 
 pub(crate) use deadlines::{Deadlines, LaneTimeouts, Wait};
-pub(crate) use state::{Closing, ClosingStep, IoQueue, LaneState, Order};
+pub(crate) use state::{Closing, ClosingStep, IoQueue, LaneState, Order, Reach};
 
 /// Pieces handed to the kernel in one call.
 const SEGMENT_COUNT: usize = 256;
@@ -65,6 +66,8 @@ pub(crate) struct Lane {
     pub(crate) held: Option<HeldInput>,
     /// Its socket may still have bytes that arrived while its input was held back.
     pub(crate) is_catching_up: bool,
+    /// A part of a value is being received, or was requested and is the next to come.
+    pub(crate) expects_part: bool,
     /// Decides when waiting answers are sent.
     doorbell: Doorbell,
     /// Waiting commands that the doorbell knows of.
@@ -152,6 +155,7 @@ impl Lane {
             watch: Stopwatch::default(),
             held: None,
             is_catching_up: false,
+            expects_part: false,
             doorbell: Doorbell::new(policy),
             brought_count: 0,
             failures: Vec::new(),
@@ -192,7 +196,11 @@ impl Lane {
                 let view = namespaces.view_of(subsystem, &association.host);
                 LaneState::Io(IoQueue { qid, subsystem, view, association, order: Order::Arrival })
             }
-            _ => LaneState::Admin { association },
+            _ => {
+                let view_of = |subsystem| namespaces.view_of(subsystem, &association.host);
+                let reach = subsystem.map(|subsystem| Reach { subsystem, view: view_of(subsystem) });
+                LaneState::Admin { association, reach }
+            }
         };
         if !qid.is_admin() {
             self.queue.set_in_capsule_bytes(in_capsule_bytes);
@@ -310,6 +318,19 @@ impl Lane {
         if self.deadlines.start_once(Wait::Data, io.now_ns()) {
             self.arm_timer(io, timeouts);
         }
+    }
+
+    /// Requests a part of a value. Its header is then received with little of the data, so that the rest is received in place;
+    /// and so is that of the part behind it.
+    pub(crate) fn request_part(&mut self, slot: Slot, intake: Intake, part: Range<u32>) {
+        self.queue.request_part(slot, intake, part);
+        self.expects_part = true;
+    }
+
+    /// The plan of the next receive.
+    #[inline]
+    pub(crate) fn receive_plan(&self, plan: ReceivePlan) -> ReceivePlan {
+        if self.expects_part { plan.before_large() } else { plan }
     }
 
     /// Reports a fault of its peer, which is counted by its reason, and logged, with the detail, at most once in a while.
@@ -564,7 +585,7 @@ fn has_plenty(pool: &Pool) -> bool {
 }
 
 /// The digest of a range of a payload.
-pub(crate) fn payload_digest(payload: &Payload, range: std::ops::Range<usize>) -> u32 {
+pub(crate) fn payload_digest(payload: &Payload, range: Range<usize>) -> u32 {
     let mut digest = DataDigest::new();
     payload.for_each_piece(range, |piece| digest.update(piece));
     digest.finish()

@@ -1,4 +1,4 @@
-//! Key-value namespaces with a log: commands that wait for values, and answers that wait until the changes they report
+//! Key-value namespaces whose pairs are kept in a log or in a cluster: commands that wait for values, and answers that wait until the changes they report
 //! are durable.
 //!
 //! ```text
@@ -16,13 +16,13 @@ mod part;
 use std::collections::VecDeque;
 
 use kv::log::{Failure, FetchError};
-use kv::{Arrival, KEY_BYTES_MAX, Station};
+use kv::{Arrival, KEY_BYTES_MAX, ListPosition, Station};
 use memcached::{
-    AnswerId, CollectiveRequest, Command, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service,
+    AnswerId, CollectiveRequest, Command, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service, Verb,
 };
 use memory::CHUNK_BYTES;
 use reactor::Io;
-use store::Logged;
+use store::{DurablePartition, KeyList, Need, Pause};
 use wire::status::Status;
 
 use crate::io_path::log_waiters::part::Part;
@@ -32,7 +32,7 @@ use crate::messages::key_value::key_name::KeyName;
 use crate::messages::key_value::message::{
     CommandReply, Copied, KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work,
 };
-use crate::messages::key_value::perform::perform;
+use crate::messages::key_value::perform::{listed, perform};
 use crate::messages::message::Message;
 use crate::objects::subsystem::NamespaceId;
 
@@ -45,6 +45,8 @@ pub(crate) struct LogWaiters {
     /// Parts of batches with operations that wait for values.
     parts: Vec<Option<Part>>,
     held: VecDeque<Held>,
+    /// Lists of keys that are made below: who asks, and for which.
+    lists: Vec<(usize, store::Ticket, KeyName, KvAction)>,
     /// Requests that arrived before the log was read, or while too many commands waited.
     arrived: VecDeque<PartitionRequest>,
     /// The resource that the first of them waits for.
@@ -53,6 +55,8 @@ pub(crate) struct LogWaiters {
     is_counted: bool,
     was_ready: bool,
     was_slow: bool,
+    /// Whether commands go on that have waited for values.
+    is_resuming: bool,
     was_failed: bool,
 }
 
@@ -62,11 +66,13 @@ impl Default for LogWaiters {
             station: Station::new(usize::MAX),
             parts: Vec::new(),
             held: VecDeque::new(),
+            lists: Vec::new(),
             arrived: VecDeque::new(),
             shortage: None,
             is_counted: false,
             was_ready: false,
             was_slow: false,
+            is_resuming: false,
             was_failed: false,
         }
     }
@@ -83,7 +89,7 @@ enum Shortage {
 
 /// A partition with a log.
 pub(crate) struct LoggedKeys<'a> {
-    pub(crate) logged: &'a mut Logged,
+    pub(crate) logged: &'a mut dyn DurablePartition,
     /// The memcached server on it.
     pub(crate) memcached: &'a mut Service,
 }
@@ -121,7 +127,7 @@ struct Held {
 
 impl LogWaiters {
     pub(super) fn is_idle(&self) -> bool {
-        self.station.is_empty() && self.held.is_empty() && self.arrived.is_empty()
+        self.station.is_empty() && self.held.is_empty() && self.lists.is_empty() && self.arrived.is_empty()
     }
 
     /// Counts the waiting work as running in the namespace, until a check finds none. Returns whether it was newly
@@ -184,15 +190,17 @@ impl LogWaiters {
         }
     }
 
+    /// Counts a command by where the value that it needs is, the first time.
+    fn count_need(&self, keys: &mut LoggedKeys<'_>, key: &[u8], need: Need) {
+        if !self.is_resuming {
+            keys.logged.count_need(key, need);
+        }
+    }
+
     /// Queues a command if the value of its key is being fetched, or has to be.
-    fn park(
-        &mut self,
-        keys: &mut LoggedKeys<'_>,
-        key: &[u8],
-        needs_value: bool,
-        parked: Parked,
-    ) -> Option<Parked> {
-        if !self.station.is_reserved(key) && (!needs_value || !keys.logged.is_stub(key)) {
+    fn park(&mut self, keys: &mut LoggedKeys<'_>, key: &[u8], need: Need, parked: Parked) -> Option<Parked> {
+        self.count_need(keys, key, need);
+        if !self.station.is_reserved(key) && !keys.logged.must_fetch(key, need) {
             return Some(parked);
         }
         match self.station.on_operation(key, parked) {
@@ -223,15 +231,17 @@ impl LogWaiters {
             if command.may_change() && keys.logged.is_full() {
                 return answers.push_refused(session, ticket, Refusal::NO_SPACE.answer);
             }
-            let needs_value = command.verb.needs_value();
-            if self.station.is_reserved(key) || needs_value && keys.logged.is_stub(key) {
+            let need = need_of(&command.verb);
+            if self.station.is_reserved(key) || keys.logged.must_fetch(key, need) {
                 let mut one = RemoteBatch::default();
                 one.push(session, ticket, hash, command);
-                self.park(keys, key, needs_value, Parked { from, what: Waiting::Command(one) });
+                self.park(keys, key, need, Parked { from, what: Waiting::Command(one) });
                 return;
             }
+            self.count_need(keys, key, need);
             answers.push_command(&mut copied, (session, ticket), keys.executor(), (hash, command));
-            number = number.max(keys.logged.awaited(hash));
+            let awaited = keys.logged.awaited(hash);
+            number = keys.logged.both(number, awaited);
             if answers.is_full() {
                 self.answer(io, number, from, MemcachedReply::Answers(std::mem::take(&mut answers)));
             }
@@ -253,9 +263,9 @@ impl LogWaiters {
         let mut room = [0; KEY_BYTES_MAX];
         let head = store.head();
         let key = head.stored_key(&mut room).to_vec();
-        let (hash, needs_value) = (store.hash, head.verb.needs_value());
+        let (hash, need) = (store.hash, need_of(&head.verb));
         let parked = Parked { from, what: Waiting::Large(session, ticket, store) };
-        let Some(parked) = self.park(keys, &key, needs_value, parked) else { return };
+        let Some(parked) = self.park(keys, &key, need, parked) else { return };
         let Parked { what: Waiting::Large(_, _, store), .. } = parked else { return };
         let mut answers = RemoteAnswers::default();
         answers.push_executed(session, ticket, keys.executor(), |executor, bytes| {
@@ -275,11 +285,16 @@ impl LogWaiters {
         key: KeyName,
         action: KvAction,
     ) {
-        let needs_value = action.needs_value();
+        if let KvAction::List { from: place, .. } = &action
+            && keys.logged.lists_below()
+        {
+            keys.logged.begin_list(*place == ListPosition::default());
+            return self.lists.push((from, ticket, key, action));
+        }
+        let need = action.need();
         let is_of_key = !matches!(action, KvAction::List { .. } | KvAction::Flush);
         let parked = Parked { from, what: Waiting::Action(ticket, key.clone(), action) };
-        let parked =
-            if is_of_key { self.park(keys, key.as_bytes(), needs_value, parked) } else { Some(parked) };
+        let parked = if is_of_key { self.park(keys, key.as_bytes(), need, parked) } else { Some(parked) };
         let Some(Parked { what: Waiting::Action(_, _, action), .. }) = parked else { return };
         let number_of_flush = matches!(action, KvAction::Flush).then(|| keys.logged.request_flush());
         let next = io.reactor() + 1;
@@ -287,9 +302,8 @@ impl LogWaiters {
         let outcome = perform(keys.logged.partition(), key.as_bytes(), action, next == io.reactor_count());
         let has_room = is_room && outcome.as_ref().is_ok_and(|outcome| outcome.status.is_success());
         let hash = keys.logged.partition().processor.hash(key.as_bytes());
-        let settled = keys.logged.settled();
         let number = match number_of_flush {
-            Some(number) => Some(number).filter(|number| *number > settled),
+            Some(number) => Some(number).filter(|number| !keys.logged.is_settled(*number)),
             // A list shows all keys.
             None if !is_of_key => keys.logged.awaited_last(),
             // The memory check of one value does not cover the next.
@@ -334,12 +348,14 @@ impl LogWaiters {
             return part.refuse(at, Refusal::NO_SPACE.status);
         }
         let waiting = Parked { from: part.from, what: Waiting::Operation(place, at) };
-        if self.park(keys, operation.key, action::needs_value(operation.opcode), waiting).is_none() {
+        let need = action::need(operation.opcode, operation.options);
+        if self.park(keys, operation.key, need, waiting).is_none() {
             return;
         }
         let hash = keys.logged.partition().processor.hash(operation.key);
         part.run(keys.logged.partition(), at);
-        part.number = part.number.max(keys.logged.awaited(hash));
+        let awaited = keys.logged.awaited(hash);
+        part.number = keys.logged.both(part.number, awaited);
     }
 
     fn keep_or_answer(&mut self, io: &mut impl Io<Message>, place: usize, part: Part) {
@@ -449,6 +465,7 @@ impl LogWaiters {
     ) {
         // A request that waits for memory or the log blocks all behind it.
         let mut short = Vec::new();
+        self.is_resuming = true;
         for Parked { from, what } in waiting {
             match (what, result) {
                 (Waiting::Command(batch), Ok(())) => {
@@ -479,6 +496,7 @@ impl LogWaiters {
                 }
             }
         }
+        self.is_resuming = false;
         self.put_back(short.into_iter());
     }
 
@@ -497,15 +515,17 @@ impl LogWaiters {
         }
     }
 
-    /// Fails everything that waits: the log can execute nothing any more.
+    /// Fails everything that waits: nothing can be executed, for now or any more.
     pub(super) fn give_up(
         &mut self,
         io: &mut impl Io<Message>,
         keys: &mut LoggedKeys<'_>,
         namespace: NamespaceId,
-        failure: Failure,
+        refusal: Refusal,
     ) {
-        let refusal = Refusal::from(failure);
+        for (from, ticket, ..) in std::mem::take(&mut self.lists) {
+            io.post(from, failed(ticket, refusal.status).into());
+        }
         while let Some(loaded) = keys.logged.next_loaded() {
             self.on_loaded(io, keys, namespace, &loaded.key, Err(refusal));
         }
@@ -522,10 +542,10 @@ impl LogWaiters {
         }
     }
 
-    /// Without space for the log, fails the answers that wait for a change after `settled`: it is unknown whether it
+    /// Without space for the log, fails the answers that wait for a change that is not settled: it is unknown whether it
     /// survives. Returns whether there were any.
-    pub(super) fn refuse_unsettled(&mut self, io: &mut impl Io<Message>, settled: u64) -> bool {
-        self.post_settled(io, settled);
+    pub(super) fn refuse_unsettled(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>) -> bool {
+        self.post_settled(io, keys);
         let has_held = !self.held.is_empty();
         self.refuse_held(io, Refusal::NO_SPACE);
         has_held
@@ -569,7 +589,12 @@ impl LogWaiters {
     ) -> Option<PartitionRequest> {
         // A request to all partitions cannot report that one of them did not take part.
         let waits = matches!(request.work, Work::Collect { .. });
-        if keys.logged.failure().is_some() || keys.logged.is_slow() && !waits {
+        let is_refused = match keys.logged.pause() {
+            None => false,
+            Some(Pause::Reading) => !waits,
+            Some(Pause::Unreachable | Pause::Taken) => true,
+        };
+        if keys.logged.failure().is_some() || is_refused {
             return Some(request);
         }
         if self.arrived.is_empty() && self.takes(keys) {
@@ -592,6 +617,10 @@ impl LogWaiters {
             self.on_loaded(io, keys, namespace, &loaded.key, loaded.result.map_err(Refusal::from));
             has_run = true;
         }
+        while let Some(listed) = keys.logged.next_listed() {
+            self.answer_lists(io, listed.as_ref());
+            has_run = true;
+        }
         while self.takes(keys)
             && let Some(request) = self.arrived.pop_front()
         {
@@ -601,13 +630,29 @@ impl LogWaiters {
         has_run
     }
 
+    /// Answers the lists that were asked for.
+    fn answer_lists(&mut self, io: &mut impl Io<Message>, all: Option<&KeyList>) {
+        for (from, ticket, key, action) in std::mem::take(&mut self.lists) {
+            let KvAction::List { from: place, scope, room, .. } = action else { unreachable!("only lists") };
+            let first: &[u8] = if place == ListPosition::default() { &[] } else { key.as_bytes() };
+            let reply = match all {
+                Some(all) => {
+                    let rest = &all[all.partition_point(|key| &**key < first)..];
+                    CommandReply::Outcome(ticket, listed(rest, scope.as_deref(), room))
+                }
+                None => failed(ticket, Refusal::UNREACHABLE.status),
+            };
+            io.post(from, reply.into());
+        }
+    }
+
     /// Posts the answers whose changes are durable. Returns whether there were any.
-    pub(super) fn post_settled(&mut self, io: &mut impl Io<Message>, settled: u64) -> bool {
+    pub(super) fn post_settled(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>) -> bool {
         let mut has_posted = false;
         // Later changes may queue behind earlier ones: the first gives the time of the next check.
         for _ in 0..self.held.len() {
             let held = self.held.pop_front().expect("counted");
-            if held.number <= settled {
+            if keys.logged.is_settled(held.number) {
                 io.post(held.to, held.message.into());
                 has_posted = true;
             } else {
@@ -617,13 +662,32 @@ impl LogWaiters {
         has_posted
     }
 
-    /// The log is read for so long that commands do not wait for it. Returns whether this is the first call.
-    pub(super) fn has_become_slow(&mut self, io: &mut impl Io<Message>) -> bool {
-        let is_first = !std::mem::replace(&mut self.was_slow, true);
-        if is_first {
-            self.take_in_again(io);
+    /// Commands are refused for now, or no longer. Returns whether there was anything to do.
+    pub(super) fn follow_pause(
+        &mut self,
+        io: &mut impl Io<Message>,
+        keys: &mut LoggedKeys<'_>,
+        namespace: NamespaceId,
+    ) -> bool {
+        let pause = keys.logged.pause();
+        let is_new = !std::mem::replace(&mut self.was_slow, pause.is_some());
+        match pause {
+            Some(Pause::Reading) if is_new => self.take_in_again(io),
+            // What was begun may end later, or not at all.
+            Some(Pause::Unreachable) if !self.is_idle() => {
+                self.give_up(io, keys, namespace, Refusal::UNREACHABLE);
+            }
+            Some(Pause::Taken) => {
+                let has_waiting = !self.is_idle();
+                if has_waiting {
+                    self.give_up(io, keys, namespace, Refusal::TAKEN);
+                }
+                keys.logged.begin_anew();
+                return has_waiting;
+            }
+            _ => return false,
         }
-        is_first
+        true
     }
 
     /// Whether its log has become ready since the last call.
@@ -661,14 +725,38 @@ impl Refusal {
     );
 
     /// The log is read at the start, and that takes long.
-    pub(crate) const NOT_READY: Self = Self::new(
+    const NOT_READY: Self = Self::new(
         b"SERVER_ERROR not ready: the log is being read\r\n",
         memcached::Refusal::TEMPORARY_FAILURE,
         Status::NAMESPACE_NOT_READY,
     );
 
+    /// The cluster does not answer.
+    const UNREACHABLE: Self = Self::new(
+        b"SERVER_ERROR the cluster does not answer\r\n",
+        memcached::Refusal::TEMPORARY_FAILURE,
+        Status::INTERNAL_PATH_ERROR,
+    );
+
+    /// Another target owns the keys: there may be a path through it.
+    const TAKEN: Self = Self::new(
+        b"SERVER_ERROR another target owns the keys\r\n",
+        memcached::Refusal::INTERNAL_ERROR,
+        Status::INTERNAL_PATH_ERROR,
+    );
+
     const fn new(line: &'static [u8], binary_status: u16, status: Status) -> Self {
         Self { answer: memcached::Refusal { line, status: binary_status }, status }
+    }
+}
+
+impl From<Pause> for Refusal {
+    fn from(pause: Pause) -> Self {
+        match pause {
+            Pause::Reading => Self::NOT_READY,
+            Pause::Unreachable => Self::UNREACHABLE,
+            Pause::Taken => Self::TAKEN,
+        }
     }
 }
 
@@ -681,8 +769,13 @@ impl From<Failure> for Refusal {
             Failure::Unwritable => b"SERVER_ERROR the log cannot be written\r\n",
             Failure::NoMemory { .. } => b"SERVER_ERROR the log does not fit in memory\r\n",
             Failure::Stopped => b"SERVER_ERROR the namespace is gone\r\n",
+            Failure::Refused => b"SERVER_ERROR the cluster refuses requests\r\n",
         };
         let status = match failure {
+            // There may be a path through another target.
+            Failure::Refused => {
+                return Self::new(answer, memcached::Refusal::INTERNAL_ERROR, Status::INTERNAL_PATH_ERROR);
+            }
             Failure::NoMemory { .. } | Failure::Stopped => Status::NAMESPACE_NOT_READY,
             _ => Status::KV_UNRECOVERED_ERROR,
         };
@@ -753,6 +846,15 @@ impl<'a> Needs<'a> {
             change_bytes: command.may_change().then_some(change_bytes),
             needed: command.verb.needs_value().then_some(key),
         }
+    }
+}
+
+/// What a memcached command needs to know of its key.
+fn need_of(verb: &Verb) -> Need {
+    match verb {
+        verb if verb.needs_value() => Need::Value,
+        verb if verb.needs_presence() => Need::Presence,
+        _ => Need::Nothing,
     }
 }
 

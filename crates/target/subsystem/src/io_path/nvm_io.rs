@@ -8,9 +8,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use memory::Buffer;
-use reactor::Io;
+use reactor::{DataMap, Io};
 use store::{Geometry, Request, Ticket};
 use wire::id::Nsid;
+use wire::lba_status::{GetLbaStatus, LBA_STATUS_DESCRIPTOR_BYTES, LBA_STATUS_HEAD_BYTES, LbaStatusAction};
 use wire::nvm::{BlockCommand, CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes};
 use wire::opcode::NvmOpcode;
 use wire::sgl::DataPointer;
@@ -23,12 +24,15 @@ use crate::io_path::command_form::check_form;
 use crate::io_path::commands::Commands;
 use crate::io_path::io_command::{Begun, Caller, Hold};
 use crate::io_path::nvm_status::{compare_failure, lost_before_flush, status_of};
-use crate::io_path::running::{After, Copy, HeldBack, Running, Step, Supply};
+use crate::io_path::running::{After, Copy, HeldBack, LbaStatus, Running, Step, Supply};
 use crate::messages::message::Message;
 use crate::objects::key_rights::KeyScope;
 
 /// The result of a step of a command, or the status that the command completes with.
 pub(crate) type Checked<T> = Result<T, Status>;
+
+/// Longest list of Get LBA Status, bytes.
+const LBA_STATUS_BYTES_MAX: usize = 64 << 10;
 
 /// A command that begins, or continues after a wait.
 pub(crate) struct Start<'a, I> {
@@ -139,6 +143,7 @@ impl<I: Io<Message>> Start<'_, I> {
             NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(at),
             NvmOpcode::VERIFY => self.verify(at),
             NvmOpcode::COPY => self.copy(at),
+            NvmOpcode::GET_LBA_STATUS => self.lba_status(at),
             _ => Err(Status::INVALID_OPCODE.with_dnr()),
         }
     }
@@ -386,6 +391,41 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(self.start(at, After::Copy(copy), Request::Read { offset, buffer }))
     }
 
+    /// Tells which blocks are allocated. wire §14.1
+    #[expect(clippy::arithmetic_side_effects, reason = "blocks that were held against the namespace")]
+    fn lba_status(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        let command = GetLbaStatus::from_sqe(self.sqe);
+        self.check_plain()?;
+        if command.action != LbaStatusAction::ALLOCATED {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let geometry = self.commands.namespaces.blocks_mut(at).geometry;
+        let end = match command.blocks() {
+            Some(blocks) => command.slba.checked_add(blocks.into()),
+            None => Some(geometry.block_count),
+        };
+        let end = end.filter(|&end| command.slba < end && end <= geometry.block_count);
+        let blocks = command.slba..end.ok_or(Status::LBA_OUT_OF_RANGE.with_dnr())?;
+        let room = self.transfer(command.room_bytes())?.min(LBA_STATUS_BYTES_MAX);
+        let part_limit = room.saturating_sub(LBA_STATUS_HEAD_BYTES) / LBA_STATUS_DESCRIPTOR_BYTES;
+        if part_limit == 0 {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        self.check_room(room)?;
+        let Some(buffer) = self.commands.take(self.io.pool(), self.caller.owner, room) else {
+            return Ok(self.wait_for_buffer());
+        };
+        let block_bytes = u64::from(geometry.block_bytes);
+        let range = blocks.start * block_bytes..blocks.end * block_bytes;
+        let map = Arc::new(DataMap::new(range, part_limit));
+        let taken_bytes = buffer.capacity();
+        let status = LbaStatus { map: Arc::clone(&map), blocks, block_bytes, buffer };
+        let ticket = self.run(at, Step::Backend(After::LbaStatus(Box::new(status))));
+        self.commands.running.charge(ticket, taken_bytes);
+        self.commands.start_in(self.io, at, ticket, Request::FindData(map));
+        Ok(Begun::Started { ticket, hold: Hold::None })
+    }
+
     /// A length that moves between host and controller, if it is within MDTS.
     #[inline]
     pub(crate) fn transfer(&self, bytes: u64) -> Checked<usize> {
@@ -538,7 +578,10 @@ impl<I: Io<Message>> Start<'_, I> {
     fn start(&mut self, at: AttachedIndex, after: After, request: Request) -> Begun {
         let taken_bytes = match &request {
             Request::Read { buffer, .. } | Request::Write { buffer, .. } => buffer.capacity(),
-            Request::Flush | Request::Deallocate { .. } | Request::WriteZeroes { .. } => 0,
+            Request::Flush
+            | Request::Deallocate { .. }
+            | Request::WriteZeroes { .. }
+            | Request::FindData(_) => 0,
         };
         let ticket = self.run(at, Step::Backend(after));
         self.commands.running.charge(ticket, taken_bytes);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kv::{ExclusiveGuard, Partition, PartitionAccess};
 use linux::Moment;
 use memcached::{Executor, InPlace, Service};
-use store::Logged;
+use store::DurablePartition;
 
 use crate::io_path::log_waiters::LogWaiters;
 
@@ -17,8 +17,8 @@ pub(super) enum KeysIn {
     Memory(Partition),
     /// In RAM, with those of the other reactors, each under a lock.
     Shared(Arc<PartitionAccess>),
-    /// In RAM and in a log, with the commands and answers that wait for it.
-    Log(Logged, Box<LogWaiters>),
+    /// In RAM and in a log or a cluster, with the commands and answers that wait for it.
+    Log(Box<dyn DurablePartition>, Box<LogWaiters>),
 }
 
 /// A reactor's own partition. One that others use as well is locked as long as this lives.

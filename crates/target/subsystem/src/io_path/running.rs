@@ -7,10 +7,13 @@
 //! when it begins has no entry.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use memory::Buffer;
 use proto::Slot;
+use reactor::DataMap;
 use store::Ticket;
+use wire::lba_status::AllocatedBlocks;
 use wire::nvm::BlockCommand;
 use wire::opcode::NvmOpcode;
 use wire::sqe::Sqe;
@@ -37,6 +40,8 @@ pub(crate) struct Running {
     pub(crate) step: Step,
     /// Memory that it has taken and releases at its end at the latest, bytes.
     pub(crate) taken_bytes: usize,
+    /// The part of it that is a value which came in the capsule.
+    pub(crate) kept_bytes: usize,
     /// While it waits for a range that is excluded.
     pub(crate) held_back: Option<HeldBack>,
     /// It has passed its rate limits.
@@ -148,12 +153,54 @@ pub(crate) enum After {
     Deallocate { ranges: Vec<Range<u64>> },
     /// Copy the next part.
     Copy(Box<Copy>),
+    /// Send the list of blocks that have data.
+    LbaStatus(Box<LbaStatus>),
     /// Wait for `left` more parts; `status` is the first failure so far.
     FlushAll { left: u32, status: wire::status::Status },
     /// Compare the buffer, then write: a fused pair that has its range.
     FusedCompare(Box<FusedPair>),
     /// The write of a fused pair is done: give its range back.
     FusedWrite(LockNumber),
+}
+
+/// A Get LBA Status under way.
+#[derive(Debug)]
+pub(crate) struct LbaStatus {
+    /// What the backend finds, in bytes.
+    pub(crate) map: Arc<DataMap>,
+    /// The range, in blocks.
+    pub(crate) blocks: Range<u64>,
+    /// Bytes of a block.
+    pub(crate) block_bytes: u64,
+    /// For the list.
+    pub(crate) buffer: Buffer,
+}
+
+impl LbaStatus {
+    /// The list, and its length. `is_known`: the backend knows which parts have data; otherwise all may have.
+    pub(crate) fn into_list(self, is_known: bool) -> (Buffer, u32) {
+        let Self { map, blocks, block_bytes, mut buffer } = self;
+        if !is_known {
+            drop(map.take());
+            map.add(map.range());
+        }
+        let parts = map.take();
+        let end = map.covered(&parts).div_ceil(block_bytes);
+        // A block of which a part has data is allocated.
+        let in_blocks = |part: &Range<u64>| part.start / block_bytes..part.end.div_ceil(block_bytes);
+        let mut allocated: Vec<Range<u64>> = Vec::with_capacity(parts.len());
+        for part in parts.iter().map(in_blocks) {
+            match allocated.last_mut().filter(|last| last.end >= part.start) {
+                Some(last) => last.end = last.end.max(part.end),
+                None => allocated.push(part),
+            }
+        }
+        let is_complete = end >= blocks.end;
+        let list = AllocatedBlocks { range: blocks.start..end, allocated };
+        let length = list.to_bytes(is_complete, &mut buffer);
+        buffer.set_len(length);
+        (buffer, u32::try_from(length).unwrap_or(u32::MAX))
+    }
 }
 
 /// Names a lock among those that this reactor has asked for.
@@ -275,6 +322,7 @@ impl Running {
             namespace,
             step,
             taken_bytes: 0,
+            kept_bytes: 0,
             held_back: None,
             is_paid: false,
             share: Share::Free,
@@ -320,6 +368,8 @@ pub(crate) struct RunningTable {
     free: Vec<u32>,
     /// Memory taken by the commands of each lane, bytes.
     taken_bytes: Vec<usize>,
+    /// The part of it that is values which came in capsules.
+    kept_bytes: Vec<usize>,
     /// Commands by their share, where rates are guaranteed.
     pub(crate) flows: Flows,
 }
@@ -378,6 +428,9 @@ impl RunningTable {
             && let Some(lane) = running.owner.lane()
         {
             self.taken_bytes[lane as usize] -= running.taken_bytes;
+            if running.kept_bytes > 0 {
+                self.kept_bytes[lane as usize] -= running.kept_bytes;
+            }
         }
         Some(running)
     }
@@ -411,6 +464,18 @@ impl RunningTable {
         self.taken_bytes[lane] = self.taken_bytes[lane] + bytes - before;
     }
 
+    /// Records that a command keeps a value of this length, which came in its capsule.
+    pub(crate) fn charge_kept(&mut self, ticket: Ticket, bytes: usize) {
+        self.charge(ticket, bytes);
+        let Some(running) = self.get_mut(ticket) else { return };
+        running.kept_bytes = bytes;
+        let Some(lane) = running.owner.lane() else { return };
+        if self.kept_bytes.len() <= lane as usize {
+            self.kept_bytes.resize(lane as usize + 1, 0);
+        }
+        self.kept_bytes[lane as usize] += bytes;
+    }
+
     /// Since when a command waits for requested data, ns; `None` if it does not.
     pub(crate) fn asked_since_ns(&self, ticket: Ticket) -> Option<u64> {
         let entry = self.entries.get((ticket.0 & 0xffff_ffff) as usize)?;
@@ -425,6 +490,16 @@ impl RunningTable {
     /// Memory taken by the commands of a lane, bytes.
     pub(crate) fn taken_bytes(&self, lane: u32) -> usize {
         self.taken_bytes.get(lane as usize).copied().unwrap_or(0)
+    }
+
+    /// Values that the commands of a lane keep, bytes.
+    pub(crate) fn kept_bytes(&self, lane: u32) -> usize {
+        self.kept_bytes.get(lane as usize).copied().unwrap_or(0)
+    }
+
+    /// Memory taken by the commands of all lanes, bytes.
+    pub(crate) fn all_taken_bytes(&self) -> usize {
+        self.taken_bytes.iter().chain(&self.kept_bytes).sum()
     }
 
     /// The first that is so.
@@ -455,8 +530,28 @@ impl RunningTable {
 
 #[cfg(test)]
 mod tests {
+    use wire::id::Nsid;
+
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn buffers_of_a_lane_are_no_values_that_it_keeps() {
+        let mut table = RunningTable::default();
+        let owner = Owner::Lane { index: 2, generation: 1, slot: Slot::new(0) };
+        let mut begin = || table.insert(Running::new(owner, Sqe::flush(Nsid::new(1)), None, Step::Between));
+        let [read, value, other] = [begin(), begin(), begin()];
+        table.charge(read, 4 << 20);
+        table.charge_kept(value, 100);
+        table.charge_kept(other, 30);
+        assert_eq!((table.taken_bytes(2), table.kept_bytes(2)), ((4 << 20) + 130, 130));
+        assert_eq!((table.taken_bytes(1), table.kept_bytes(1)), (0, 0));
+        table.end(value);
+        assert_eq!((table.taken_bytes(2), table.kept_bytes(2)), ((4 << 20) + 30, 30));
+        table.end(read);
+        table.end(other);
+        assert_eq!(table.all_taken_bytes(), 0);
+    }
 
     proptest! {
         /// With parts of any size, each range is moved as a whole, before the next one.

@@ -48,6 +48,10 @@ impl<I: Io<Message>> StoreIo for StoreAccess<'_, I> {
         self.io.now_ns()
     }
 
+    fn clock_ns(&self) -> u64 {
+        self.io.clock_ns()
+    }
+
     fn moment(&self) -> Moment {
         self.io.moment()
     }

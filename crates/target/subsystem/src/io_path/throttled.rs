@@ -44,11 +44,11 @@ impl<I: Io<Message>> IoExecutor<'_, I> {
         // Its data was asked for, or it has waited for something else since.
         let is_paid = !matches!(supply, Supply::None)
             || ticket.is_some_and(|ticket| self.commands.running.live_mut(ticket).is_paid);
-        let work = work_of(&mut self.commands.namespaces, limited.found, sqe);
+        let transfer_bytes_max = self.commands.limits.transfer_bytes_max;
+        let work = work_of(&mut self.commands.namespaces, limited.found, sqe, transfer_bytes_max);
         // A Batch Collect runs until its Submit has come, which may have to wait: it takes no place from others.
         let share = work.map_or(Share::Free, |_| limited.share);
-        let bytes_max = self.commands.limits.transfer_bytes_max.into();
-        let work = work.filter(|_| !is_paid).map(|work| Work { bytes: work.bytes.min(bytes_max), ..work });
+        let work = work.filter(|_| !is_paid);
         let lane = caller.owner.lane();
         if let (Some(work), Some(lane)) = (work, lane) {
             let (key, now_ns) = ((lane, sqe.nsid(), work.is_write), self.io.now_ns());
@@ -202,32 +202,36 @@ impl Commands {
     }
 }
 
-/// What a command takes of the rates; `None` if it never waits.
-fn work_of(namespaces: &mut Attachments, found: Found, sqe: &Sqe) -> Option<Work> {
+/// What a command takes of the rates, at most the longest that is served; `None` if it never waits.
+fn work_of(namespaces: &mut Attachments, found: Found, sqe: &Sqe, transfer_bytes_max: u32) -> Option<Work> {
+    let mut bytes_max = u64::from(transfer_bytes_max);
     let blocks = |namespaces: &mut Attachments, at: AttachedIndex, is_write| {
         let shift = namespaces.blocks_mut(at).block_shift;
         let bytes = u64::from(BlockCommand::from_sqe(sqe).blocks).checked_shl(shift).unwrap_or(u64::MAX);
         Work { is_write, operations: 1, bytes }
     };
-    match found {
+    let work = match found {
         Found::Blocks(at) | Found::BlocksToRead(at) => match NvmOpcode::from_raw(sqe.opcode) {
             NvmOpcode::READ | NvmOpcode::COMPARE | NvmOpcode::VERIFY => Some(blocks(namespaces, at, false)),
+            NvmOpcode::GET_LBA_STATUS => Some(Work { is_write: false, operations: 1, bytes: 0 }),
             NvmOpcode::WRITE => Some(blocks(namespaces, at, true)),
             NvmOpcode::WRITE_ZEROES | NvmOpcode::DATASET_MANAGEMENT | NvmOpcode::COPY => {
                 Some(Work { is_write: true, operations: 1, bytes: 0 })
             }
             _ => None,
         },
-        Found::Keys(_) | Found::KeysToRead(_) => {
+        Found::Keys(at) | Found::KeysToRead(at) => {
             let opcode = KvOpcode::from_raw(sqe.opcode);
             let brings_data =
                 matches!(sqe.data_direction(), DataDirection::HostToController | DataDirection::Both);
             let bytes = if brings_data { sqe.dptr.length.get().into() } else { 0 };
             match opcode {
-                // What waits for a Submit is counted with it.
-                KvOpcode::BATCH_COLLECT | KvOpcode::STORE_DATA => None,
+                // What waits for a Submit, or follows it, is counted with it.
+                KvOpcode::BATCH_COLLECT | KvOpcode::STORE_DATA | KvOpcode::STORE_FLAGS => None,
                 KvOpcode::STORE_SUBMIT => {
                     let bytes = StoreSubmit::from_sqe(sqe).value_bytes.into();
+                    let partition = namespaces.keys_mut(at).partition_unread();
+                    bytes_max = partition.processor.settings().value_bytes_max as u64;
                     Some(Work { is_write: true, operations: 1, bytes })
                 }
                 KvOpcode::BATCH_SUBMIT => {
@@ -244,5 +248,6 @@ fn work_of(namespaces: &mut Attachments, found: Found, sqe: &Sqe) -> Option<Work
             }
         }
         Found::Limited(_) | Found::Unusable | Found::Missing => None,
-    }
+    };
+    work.map(|work| Work { bytes: work.bytes.min(bytes_max), ..work })
 }

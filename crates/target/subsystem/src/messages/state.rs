@@ -259,6 +259,10 @@ pub struct PairsState {
     pub used_memory_bytes: u64,
     /// Stores refused because memory was full.
     pub refused_memory_count: u64,
+    /// Pairs that are not evicted because hosts have pinned them.
+    pub pinned_count: u64,
+    /// Memory of these, bytes.
+    pub pinned_bytes: u64,
     /// Work since the start.
     pub counters: PairCounters,
     /// The log; `None` without one.
@@ -284,6 +288,18 @@ pub struct PairCounters {
     pub demoted_count: u64,
     /// Values fetched from the log.
     pub loaded_count: u64,
+    /// Commands that needed a value which was in memory, with a log.
+    pub memory_hit_count: u64,
+    /// Commands that needed a value which was only in the log.
+    pub log_hit_count: u64,
+    /// Commands that needed a value of a key that does not exist, with a log.
+    pub log_miss_count: u64,
+    /// Pins of pairs.
+    pub pin_count: u64,
+    /// Pins refused because pinned pairs would have more than half of the memory.
+    pub pin_refused_count: u64,
+    /// Pins that ended with their time, or because memory became less.
+    pub pin_ended_count: u64,
 }
 
 /// The log of a key-value namespace.
@@ -656,6 +672,12 @@ impl PairCounters {
         self.expired_count += other.expired_count;
         self.demoted_count += other.demoted_count;
         self.loaded_count += other.loaded_count;
+        self.memory_hit_count += other.memory_hit_count;
+        self.log_hit_count += other.log_hit_count;
+        self.log_miss_count += other.log_miss_count;
+        self.pin_count += other.pin_count;
+        self.pin_refused_count += other.pin_refused_count;
+        self.pin_ended_count += other.pin_ended_count;
     }
 
     fn add(&mut self, reactor: &KeyValueCounters) {
@@ -669,6 +691,12 @@ impl PairCounters {
             expired_count: pairs.expired_count,
             demoted_count: pairs.demoted_count,
             loaded_count: pairs.loaded_count,
+            memory_hit_count: pairs.memory_hit_count,
+            log_hit_count: pairs.log_hit_count,
+            log_miss_count: pairs.log_miss_count,
+            pin_count: pairs.pin_count,
+            pin_refused_count: pairs.pin_refused_count,
+            pin_ended_count: pairs.pin_ended_count,
         });
     }
 }

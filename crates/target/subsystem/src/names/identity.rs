@@ -48,8 +48,10 @@ impl TargetIdentity {
             }
             // Until the image is open, which gives it one that is the same before every target.
             Source::Rbd(place) => named(machine, &format!("rbd {}", place.image)),
+            Source::KeyValueRados(place) => named(machine, &place.to_string()),
             // A server does not tell which disk an export is.
             Source::Nbd(place) => named(machine, &place.to_string()),
+            Source::VhostUser(device) => named(machine, &format!("vhost-user {}", place(&device.socket))),
             Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => {
                 named(self.target, &format!("namespace {subsystem} {nsid}"))
             }
@@ -154,7 +156,12 @@ pub fn storage_name(spec: &Spec) -> Option<String> {
             let ceph = place.cluster.cluster.as_deref().or(place.cluster.conf.as_deref()).unwrap_or_default();
             Some(format!("rbd:{ceph}:{}", place.image))
         }
+        Source::KeyValueRados(place) => {
+            let ceph = place.cluster.cluster.as_deref().or(place.cluster.conf.as_deref()).unwrap_or_default();
+            Some(format!("kv:rados:{ceph}:{}/{}", place.pool, place.namespace))
+        }
         Source::Nbd(place) => Some(place.to_string()),
+        Source::VhostUser(place) => Some(place.to_string()),
         Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => None,
     }
 }

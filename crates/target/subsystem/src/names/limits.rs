@@ -87,7 +87,7 @@ impl Default for Limits {
             key_value_in_capsule_bytes: 64 << 10,
             h2c_data_bytes_max: 1 << 20,
             window_bytes_max: 1 << 20,
-            window_count_max: 1,
+            window_count_max: 2,
             data_alignment: DataAlignment::NONE,
             write_zeroes_bytes_max: 32 << 20,
             compare_and_write_blocks_max: 1,

@@ -99,6 +99,13 @@ impl Subsystem {
         !self.namespaces.is_empty()
             && self.namespaces.values().all(|namespace| namespace.store.is_key_value())
     }
+
+    /// Whether other targets write to blocks of it at the same time.
+    #[must_use]
+    pub fn has_other_writers(&self) -> bool {
+        let mut blocks = self.namespaces.values().filter_map(|namespace| namespace.store.blocks());
+        blocks.any(|blocks| blocks.geometry().has_other_writers)
+    }
 }
 
 /// One namespace of a subsystem.

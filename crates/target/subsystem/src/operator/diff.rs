@@ -478,9 +478,10 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
             }
             Source::File { bytes, .. } => *bytes = None,
             Source::KeyValueFile { bytes, memory_bytes, .. } => (*bytes, *memory_bytes) = (None, None),
+            Source::KeyValueRados(place) => place.memory_bytes = 0,
             // The size of a new image is nothing to the one there is, and controller IDs are compared elsewhere.
             Source::Rbd(place) => (place.create_bytes, place.sharing) = (None, None),
-            Source::Device { .. } | Source::Volume { .. } | Source::Nbd(_) => {}
+            Source::Device { .. } | Source::Volume { .. } | Source::Nbd(_) | Source::VhostUser(_) => {}
         }
         spec
     };
@@ -492,7 +493,12 @@ fn size(spec: &Spec) -> Option<u64> {
     match spec.source {
         Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => Some(bytes),
         Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. } => bytes,
-        Source::Device { .. } | Source::Volume { .. } | Source::Rbd(_) | Source::Nbd(_) => None,
+        Source::Device { .. }
+        | Source::Volume { .. }
+        | Source::KeyValueRados(_)
+        | Source::Rbd(_)
+        | Source::Nbd(_)
+        | Source::VhostUser(_) => None,
     }
 }
 

@@ -21,7 +21,7 @@ use crate::io_path::executor::IoExecutor;
 use crate::io_path::fused::FusedExecutor;
 use crate::io_path::fused_pairs::{Pairs, Verdict};
 use crate::io_path::io_command::{Begun, Caller, Ended, Hold};
-use crate::io_path::key_value_io::ArrivingValues;
+use crate::io_path::key_value_io::{ArrivingValues, Awaits};
 use crate::io_path::lane::{Lane, LaneState, LaneTimeouts, Order, payload_digest, tls_key};
 use crate::io_path::lane_table::{LaneLists, LaneTable};
 use crate::io_path::running::{Owner, Running, Step, Supply};
@@ -299,6 +299,9 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             return After::Nothing;
         }
         match control_data(sqe, &data) {
+            Ok(None) if sqe.opcode == AdminOpcode::GET_LBA_STATUS.raw() && lane.state.reached().is_some() => {
+                return self.begin_lba_status(index, slot, *sqe);
+            }
             Ok(None) => return self.post_to_control(index, slot, sqe, data),
             Ok(Some(length)) => self.request_data(index, slot, sqe, length),
             Err(status) => {
@@ -307,6 +310,15 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             }
         }
         After::Nothing
+    }
+
+    /// The one admin command about the content of a namespace is executed as an I/O command of this reactor. wire §14.1
+    fn begin_lba_status(&mut self, index: u32, slot: Slot, mut sqe: Sqe) -> After {
+        // Reserved on admin queues.
+        sqe.cdw14.set(0);
+        let Some(caller) = self.caller(index, slot) else { return After::Nothing };
+        let begun = self.executor().begin(&caller, &sqe, &[]);
+        self.on_begun(index, slot, &sqe, begun)
     }
 
     /// Reports the event requests that a host has completed by reusing their command ids, before the commands that use
@@ -501,15 +513,27 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         self.begin_received(index, slot, &sqe, ticket, is_intact, buffer)
     }
 
-    /// A part of a value has arrived.
+    /// A part of a value has arrived, and perhaps the one behind it before.
     #[cold]
-    fn on_part_received(&mut self, index: u32, slot: Slot, ticket: Ticket, is_intact: bool, chunk: Chunk) {
+    fn on_part_received(&mut self, index: u32, slot: Slot, ticket: Ticket, is_intact: bool, first: Chunk) {
         if is_intact {
-            let mut values = ArrivingValues { commands: self.commands, io: self.io };
-            let next = values.on_part(ticket, chunk);
-            if let (Some((intake, part)), Some(lane)) = (next, self.lanes.get_mut(index)) {
-                lane.queue.request_part(slot, intake, part);
-                lane.await_data(self.io, self.timeouts);
+            let mut arrived = Some(first);
+            while let Some(chunk) = arrived {
+                let mut values = ArrivingValues { commands: self.commands, io: self.io };
+                let next = values.on_part(ticket, chunk);
+                let awaits = values.awaits(ticket);
+                let Some(lane) = self.lanes.get_mut(index) else { return };
+                if awaits.is_some() {
+                    lane.await_data(self.io, self.timeouts);
+                }
+                if let Some((intake, part)) = next {
+                    lane.request_part(slot, intake, part);
+                }
+                lane.expects_part |= awaits == Some(Awaits::Part);
+                arrived = match lane.queue.has_data(slot).then(|| lane.queue.take_buffer(slot)) {
+                    Some(Intake::Chunk(chunk)) => Some(chunk),
+                    _ => None,
+                };
             }
             return;
         }
@@ -566,7 +590,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     fn caller(&mut self, index: u32, slot: Slot) -> Option<Caller> {
         let lane = self.lanes.get(index)?;
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
-        Some(Caller { owner, view: lane.view()?, needs_stable_copy: lane.needs_stable_copy() })
+        Some(Caller { owner, view: lane.state.reached()?, needs_stable_copy: lane.needs_stable_copy() })
     }
 
     /// A command that did not complete at once has completed.
@@ -587,7 +611,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             return After::Remove;
         }
         if let Some((intake, part)) = ended.room {
-            lane.queue.request_part(slot, intake, part);
+            lane.request_part(slot, intake, part);
             lane.await_data(self.io, self.timeouts);
             lists.mark_dirty(lane);
             return After::Nothing;
@@ -602,6 +626,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             let status = ended.second.unwrap_or(ended.status);
             match &ended.data {
                 _ if ended.is_counted && status.is_success() => {}
+                Some(_) if ended.sqe.opcode == NvmOpcode::GET_LBA_STATUS.raw() => {}
                 Some((_, length)) => traffic.on_read((*length).into()),
                 // Store has the opcode of Write.
                 None if status.is_success()

@@ -15,6 +15,7 @@ impl Serving {
             ("lanes", self.lanes.lanes.count()),
             ("lanes that wait for buffers", commands.quota.waiting_count()),
             ("commands", commands.running.count()),
+            ("bytes taken by commands", commands.running.all_taken_bytes()),
             ("commands that wait", commands.waiting_count()),
             ("associations of lanes", commands.association_count()),
             ("Batch Collects that wait", commands.collecting.len()),

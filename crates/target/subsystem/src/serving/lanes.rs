@@ -78,7 +78,7 @@ pub(super) struct LaneServer {
 fn caller_of(lanes: &LaneTable, owner: Owner) -> Option<Caller> {
     let Owner::Lane { index, generation, .. } = owner else { return None };
     let lane = lanes.of_generation(index, generation)?;
-    Some(Caller { owner, view: lane.view()?, needs_stable_copy: lane.needs_stable_copy() })
+    Some(Caller { owner, view: lane.state.reached()?, needs_stable_copy: lane.needs_stable_copy() })
 }
 
 impl LaneServer {
@@ -337,9 +337,9 @@ impl LaneServer {
         staging: &mut [u8],
         turn: &mut ReceiveTurn,
     ) -> bool {
-        let plan = self.settings.receive;
         let Some(lane) = self.lanes.get_mut(index) else { return false };
         let Some(socket) = lane.socket() else { return false };
+        let plan = lane.receive_plan(self.settings.receive);
         let staging_bytes = plan.staging_bytes(staging.len(), || lane.queue.wanted_bytes());
         let staging = &mut staging[..staging_bytes];
         let transport = &mut lane.transport;
@@ -352,6 +352,7 @@ impl LaneServer {
         match received {
             Received::Bytes(count) => {
                 turn.on_received(extent, count);
+                let expected_part = std::mem::take(&mut lane.expects_part);
                 let arrived_ns = if lane.is_catching_up {
                     lane.is_catching_up = turn.has_more();
                     io.arrived_ns(socket)
@@ -369,6 +370,9 @@ impl LaneServer {
                     return true;
                 }
                 self.take_in(io, commands, index, &staging[..count - placed], arrived_ns);
+                if expected_part && let Some(lane) = self.lanes.get_mut(index) {
+                    lane.expects_part |= lane.queue.place().is_some();
+                }
                 true
             }
             Received::Dry => {
@@ -701,8 +705,8 @@ impl LaneServer {
     ) {
         commands.namespaces.replace(table, reactor.into(), io.moment());
         commands.replace_meters();
-        for queue in self.lanes.iter_mut().filter_map(|lane| lane.state.io_queue_mut()) {
-            queue.on_table(&commands.namespaces);
+        for lane in self.lanes.iter_mut() {
+            lane.state.on_table(&commands.namespaces);
         }
         // No Submit will come for them.
         let Commands { collecting, namespaces, .. } = &*commands;

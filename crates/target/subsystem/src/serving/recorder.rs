@@ -368,6 +368,10 @@ impl Recorder {
 
     fn trace_command(&mut self, lane: &Lane, finished: &Finished, is_key_value: bool) {
         let Finished { command, status, .. } = *finished;
+        // The recorder has no times of the phases of a command that began before the trace.
+        if command.is_older() {
+            return;
+        }
         let times = finished.phases();
         let traced = TracedCommand {
             nsid: command.nsid,

@@ -54,14 +54,14 @@ fn a_host_is_told_when_what_it_sees_has_changed_and_not_else() {
     let theirs = nqn("nqn.2026-01.io.nvlane:theirs");
     target.apply(vec![Step::AddSubsystem(subsystem(theirs.as_str(), only))]);
     assert!(target.open.contains(&first_event));
-    assert_eq!(target.answer(second_event).result, AsyncEvent::DISCOVERY_CHANGE.bits().into());
+    assert_eq!(target.answer(second_event).result, u64::from(AsyncEvent::DISCOVERY_CHANGE.bits()));
     assert_eq!(listed(&mut target, &first).1, [nqn(DISKS)]);
     let (generation, names) = listed(&mut target, &second);
     assert_eq!(names, [nqn(DISKS), theirs.clone()]);
     assert!(generation > before.0);
     // The other one is let in as well.
     target.apply(vec![Step::SetAccess(theirs.clone(), Access::Any)]);
-    assert_eq!(target.answer(first_event).result, AsyncEvent::DISCOVERY_CHANGE.bits().into());
+    assert_eq!(target.answer(first_event).result, u64::from(AsyncEvent::DISCOVERY_CHANGE.bits()));
     assert_eq!(listed(&mut target, &first).1, [nqn(DISKS), theirs]);
     assert!(listed(&mut target, &first).0 > generation, "allow lists count as well");
 }

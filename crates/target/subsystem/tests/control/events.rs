@@ -35,7 +35,7 @@ fn an_event_comes_again_only_after_its_log_was_read() {
     enable_events(&mut target, &association);
     let first = target.send(association.admin, Sqe::async_event_request(), &[]);
     target.apply(vec![add_namespace(4, Shape::blocks(512, 8))]);
-    assert_eq!(target.answer(first).result, AsyncEvent::NAMESPACE_ATTRIBUTE.bits().into());
+    assert_eq!(target.answer(first).result, u64::from(AsyncEvent::NAMESPACE_ATTRIBUTE.bits()));
     let second = target.send(association.admin, Sqe::async_event_request(), &[]);
     target.apply(vec![add_namespace(5, Shape::blocks(512, 8))]);
     assert!(target.open.contains(&second), "masked");
@@ -61,7 +61,7 @@ fn storage_without_space_is_told_to_hosts_that_ask_for_it() {
     assert!(target.open.contains(&request), "nobody has asked");
     target.demand(association.admin, Sqe::set_feature(Fid::ASYNC_EVENTS, Nsid::NONE, 1));
     target.apply(vec![low()]);
-    assert_eq!(target.answer(request).result, AsyncEvent::SMART_SPARE.bits().into());
+    assert_eq!(target.answer(request).result, u64::from(AsyncEvent::SMART_SPARE.bits()));
 }
 
 /// A host that completes its event requests by itself: their lanes say so before the commands that have the ids now
@@ -103,7 +103,7 @@ fn an_event_that_crossed_the_end_of_its_request_is_told_with_the_next() {
     assert_eq!(target.answer(first).status, Status::SUCCESS);
     target.supersede(first);
     let second = target.ask(association.admin, Sqe::async_event_request());
-    assert_eq!(second.result, AsyncEvent::NAMESPACE_ATTRIBUTE.bits().into());
+    assert_eq!(second.result, u64::from(AsyncEvent::NAMESPACE_ATTRIBUTE.bits()));
     let third = target.send(association.admin, Sqe::async_event_request(), &[]);
     assert!(target.open.contains(&third), "told once");
 }
@@ -115,7 +115,7 @@ fn an_event_waits_for_a_request() {
     enable_events(&mut target, &association);
     target.apply(vec![add_namespace(4, Shape::blocks(512, 8))]);
     let answer = target.ask(association.admin, Sqe::async_event_request());
-    assert_eq!(answer.result, AsyncEvent::NAMESPACE_ATTRIBUTE.bits().into());
+    assert_eq!(answer.result, u64::from(AsyncEvent::NAMESPACE_ATTRIBUTE.bits()));
 }
 
 #[test]

@@ -49,11 +49,15 @@ pub(crate) struct Shape(pub(crate) std::sync::Mutex<Geometry>);
 
 impl Shape {
     pub(crate) fn blocks(block_bytes: u32, block_count: u64) -> Store {
-        Store::Blocks(Arc::new(Self(std::sync::Mutex::new(Geometry {
+        Self::of(Geometry {
             preferred_write_blocks: 8,
             preferred_deallocate_blocks: 4,
             ..Geometry::new(block_bytes, block_count)
-        }))))
+        })
+    }
+
+    pub(crate) fn of(geometry: Geometry) -> Store {
+        Store::Blocks(Arc::new(Self(std::sync::Mutex::new(geometry))))
     }
 }
 

@@ -54,11 +54,11 @@ fn a_linux_host_finds_all_it_checks() {
     assert!(cap.ready_timeout_ms() >= 500 && cap.css_nvm());
     let cc = Cc::new(CommandSetSelection::NVM);
     target.demand(admin, Sqe::property_set(Property::CC, cc.bits().into()));
-    assert_eq!(target.property(admin, Property::CC), cc.bits().into());
+    assert_eq!(target.property(admin, Property::CC), u64::from(cc.bits()));
     target.demand(admin, Sqe::property_set(Property::CC, cc.with_en(true).bits().into()));
     let csts = Csts::from_bits(u32::try_from(target.property(admin, Property::CSTS)).unwrap());
     assert!(csts.rdy() && !csts.cfs());
-    assert_eq!(target.property(admin, Property::VS), Vs::V2_0.bits().into());
+    assert_eq!(target.property(admin, Property::VS), u64::from(Vs::V2_0.bits()));
     // 7: Identify controller.
     let controller =
         IdentifyController::read_from_bytes(&target.data(admin, identify(Cns::CONTROLLER, 0))).unwrap();
@@ -106,7 +106,7 @@ fn a_linux_host_finds_all_it_checks() {
     // 12, 13: queues.
     let wanted = NumberOfQueues::pairs(4);
     let granted = target.demand(admin, Sqe::set_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE, wanted.bits()));
-    assert_eq!(granted.result, wanted.bits().into());
+    assert_eq!(granted.result, u64::from(wanted.bits()));
     for qid in 1..=4 {
         assert_eq!(target.connect(&association.queue(qid)).1.status, Status::SUCCESS);
     }
@@ -158,7 +158,7 @@ fn a_linux_host_finds_all_it_checks() {
     }
     // A namespace is added, the host is notified and reads it.
     target.apply(vec![add_namespace(7, Shape::blocks(512, 8))]);
-    assert_eq!(target.answer(event).result, AsyncEvent::NAMESPACE_ATTRIBUTE.bits().into());
+    assert_eq!(target.answer(event).result, u64::from(AsyncEvent::NAMESPACE_ATTRIBUTE.bits()));
     let changed = target.data(admin, log(Lid::CHANGED_NAMESPACES, 4096));
     let ChangedNamespaces::These(nsids) = read_changed_namespaces(&changed) else { panic!("one") };
     assert_eq!(nsids.map(Nsid::get).collect::<Vec<_>>(), [7]);
@@ -204,7 +204,7 @@ fn an_spdk_host_finds_all_it_needs() {
     target.demand(admin, identify_in(Csi::NVM, Cns::COMMAND_SET_CONTROLLER, 0));
     let wanted = NumberOfQueues::pairs(1024);
     let granted = target.demand(admin, Sqe::set_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE, wanted.bits()));
-    assert_eq!(granted.result, NumberOfQueues::pairs(128).bits().into());
+    assert_eq!(granted.result, u64::from(NumberOfQueues::pairs(128).bits()));
     let list = target.data(admin, identify(Cns::ACTIVE_NAMESPACES, 0));
     for nsid in read_nsid_list(&list).collect::<Vec<_>>() {
         target.demand(admin, identify(Cns::NAMESPACE, nsid.get()));
@@ -222,7 +222,7 @@ fn an_spdk_host_finds_all_it_needs() {
     // It aborts what takes too long.
     let aborted = target.send(admin, Sqe::abort(Qid::new(9), 77), &[]);
     let result = AbortResult::default().with_not_aborted(true);
-    assert_eq!(target.answer(aborted).result, result.bits().into(), "there is no such queue");
+    assert_eq!(target.answer(aborted).result, u64::from(result.bits()), "there is no such queue");
 }
 
 /// wire §25, §20

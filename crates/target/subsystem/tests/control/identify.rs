@@ -5,8 +5,9 @@ use std::sync::Arc;
 use nvlane_subsystem::limits::Limits;
 use nvlane_subsystem::message::Step;
 use nvlane_subsystem::subsystem::Access;
-use store::{KeyValueSettings, KeyValueStore, Store};
+use store::{Geometry, KeyValueSettings, KeyValueStore, Store};
 use wire::id::{Cntlid, Nsid};
+use wire::identify::capabilities::Fuses;
 use wire::identify::command_set::{CommandSetVectors, CommandSets};
 use wire::identify::controller::IdentifyController;
 use wire::identify::lists::{read_controller_list, read_nsid_list};
@@ -176,5 +177,22 @@ fn a_controller_says_whether_there_are_keys_and_whether_there_is_anything_else()
         let controller = IdentifyController::read_from_bytes(&controller).expect("its length");
         let limit = (!has_keys || has_blocks).then_some(u64::from(Limits::default().transfer_bytes_max));
         assert_eq!(controller.transfer_limit_bytes(4096), limit, "{what}");
+    }
+}
+
+/// Compare and Write keeps out the writers of one target.
+#[test]
+fn fused_pairs_are_not_offered_where_other_targets_write() {
+    for has_other_writers in [false, true] {
+        let mut target = Target::empty(Limits::default());
+        target.apply(vec![Step::AddSubsystem(subsystem(DISKS, Access::Any))]);
+        target.apply(vec![add_namespace(1, Shape::blocks(512, 8))]);
+        let geometry = Geometry { has_other_writers, ..Geometry::new(512, 8) };
+        target.apply(vec![add_namespace(2, Shape::of(geometry))]);
+        let admin = target.ready(host(HOST), DISKS, 0).admin;
+        let controller = target.data(admin, identify(Cns::CONTROLLER, 0));
+        let controller = IdentifyController::read_from_bytes(&controller).expect("its length");
+        assert_eq!(controller.fuses() == Fuses::COMPARE_AND_WRITE, !has_other_writers);
+        assert_eq!(controller.fuses().is_empty(), has_other_writers);
     }
 }

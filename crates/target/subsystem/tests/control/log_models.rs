@@ -364,7 +364,7 @@ impl World {
                 let answer = self.target.demand(controller.association.admin, Sqe::abort(Qid::ADMIN, cid));
                 let is_missing = controller.requests.is_empty();
                 let expected = AbortResult::default().with_not_aborted(is_missing).bits();
-                assert_eq!(answer.result, expected.into());
+                assert_eq!(answer.result, u64::from(expected));
                 if !is_missing {
                     let (_, command) = controller.requests.remove(0);
                     assert_eq!(self.target.answer(command).status, Status::ABORT_REQUESTED);
@@ -385,7 +385,7 @@ impl World {
                 let admin = controller.association.admin;
                 self.target.demand(admin, Sqe::set_feature(Fid::ASYNC_EVENTS, Nsid::NONE, enabled.bits()));
                 let answer = self.target.demand(admin, Sqe::get_feature(Fid::ASYNC_EVENTS, Nsid::NONE));
-                assert_eq!(answer.result, enabled.bits().into());
+                assert_eq!(answer.result, u64::from(enabled.bits()));
             }
             Op::Fail(of) => {
                 let controller = &mut self.controllers[of];

@@ -261,7 +261,7 @@ fn a_host_learns_how_the_keys_of_a_namespace_that_it_sees_are_divided() {
         let identify = target.data(admin, identify.with_data(Sgl::transport(4096)));
         let identify = KvNamespace::read_from_bytes(&identify).unwrap();
         let vendor = identify.vendor().unwrap();
-        assert_eq!(vendor.commands.contains(KvVendorCommands::PARTITION_MAP), has_map);
+        assert_eq!(vendor.commands().contains(KvVendorCommands::PARTITION_MAP), has_map);
     }
 }
 
@@ -397,9 +397,9 @@ fn the_number_of_queues_is_settled_before_there_are_any() {
     let association = target.ready(host(HOST), DISKS, 0);
     let set =
         |count| Sqe::set_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE, NumberOfQueues::pairs(count).bits());
-    assert_eq!(target.demand(association.admin, set(2)).result, NumberOfQueues::pairs(2).bits().into());
+    assert_eq!(target.demand(association.admin, set(2)).result, u64::from(NumberOfQueues::pairs(2).bits()));
     let get = Sqe::get_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE);
-    assert_eq!(target.demand(association.admin, get).result, NumberOfQueues::pairs(2).bits().into());
+    assert_eq!(target.demand(association.admin, get).result, u64::from(NumberOfQueues::pairs(2).bits()));
     target.connect(&association.queue(1));
     assert_eq!(target.ask(association.admin, set(3)).status, Status::COMMAND_SEQUENCE_ERROR.with_dnr());
 }

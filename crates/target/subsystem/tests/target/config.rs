@@ -373,7 +373,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:4:11: controller ids 0 to 5: take a range within 1 to 65519
     nvlane.toml:4:11: controller ids 5 to 4: take a range within 1 to 65519
     nvlane.toml:4:11: invalid length 1, expected two numbers, as in [1, 65519]
-    nvlane.toml:4:26: namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, kv:ram:SIZE or kv:file:PATH
+    nvlane.toml:4:26: namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE, nbd://HOST/EXPORT, vhost-user:SOCKET, kv:ram:SIZE, kv:file:PATH or kv:rados:POOL
     nvlane.toml:4:26: namespace 'ram:1G?lba=1000', character 12: expected a power of two from 512 to 65536
     nvlane.toml:4:43: nsid is 0: take 1 to 1024
     nvlane.toml:4:43: nsid is 1025: take 1 to 1024

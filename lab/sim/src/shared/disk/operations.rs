@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
-use reactor::{Allocation, Completion, Operation, Token};
+use reactor::{Allocation, Completion, DataMap, Operation, Token};
 use rustix::io::Errno;
 
 use super::log_reads::has_rest;
@@ -116,6 +116,12 @@ impl Shared {
             Operation::Read { buffer, skip, .. } | Operation::Write { buffer, skip, .. } => {
                 buffer.len() - skip
             }
+            Operation::FindData { file, map } => {
+                let first_byte = if is_first { self.scenario.first_byte() } else { 0 };
+                let start = file.simulated_id().unwrap_or(0) * disk_bytes;
+                self.disk_at(place).find_data(map, first_byte, start);
+                0
+            }
             Operation::Allocate { .. } | Operation::Sync { .. } | Operation::Await { .. } => 0,
         };
         let mut random = self.disk_chance(number, &operation, extent.start);
@@ -142,7 +148,9 @@ impl Shared {
             }
             _ => BTreeMap::new(),
         };
-        let is_stuck = self.is_hostile && random.happens(settings.stuck);
+        // What finds data is no operation of the device.
+        let is_of_device = !matches!(operation, Operation::FindData { .. });
+        let is_stuck = self.is_hostile && random.happens(settings.stuck) && is_of_device;
         // One that is may have done all of its work, or nothing.
         let is_idle = is_stuck && random.one_in(2);
         let mut at_ns = self.now_ns;
@@ -260,7 +268,7 @@ impl Shared {
         }
         let (rate, errno) = match operation {
             // A descriptor is no disk.
-            Operation::Await { .. } => (0, Errno::IO),
+            Operation::Await { .. } | Operation::FindData { .. } => (0, Errno::IO),
             Operation::Read { .. } => (settings.read_error, Errno::IO),
             Operation::Write { durable: true, .. } | Operation::Sync { .. } => {
                 (settings.sync_error, Errno::IO)
@@ -426,9 +434,29 @@ impl Shared {
         });
         let buffer = match running.operation {
             Operation::Read { buffer, .. } | Operation::Write { buffer, .. } => Some(buffer),
-            Operation::Sync { .. } | Operation::Await { .. } | Operation::Allocate { .. } => None,
+            Operation::Sync { .. }
+            | Operation::Await { .. }
+            | Operation::Allocate { .. }
+            | Operation::FindData { .. } => None,
         };
         Some((actor, Completion { token, result, buffer }))
+    }
+}
+
+impl Disk {
+    /// Finds the blocks of a file that are not zeroes. It begins with its byte `first_byte` at `start` of the disk.
+    fn find_data(&self, map: &DataMap, first_byte: u64, start: u64) {
+        let block_bytes = self.block_bytes as u64;
+        let range = map.range();
+        let mut at = range.start - range.start % block_bytes;
+        while at < range.end {
+            let block = (at - first_byte + start) / block_bytes;
+            let has_data = self.cached.get(block as usize).iter().any(|byte| *byte != 0);
+            if has_data && !map.add(at..at + block_bytes) {
+                return;
+            }
+            at += block_bytes;
+        }
     }
 }
 
@@ -439,7 +467,7 @@ fn extent(operation: &Operation, block_bytes: usize) -> Range<usize> {
             (*offset as usize, buffer.len() - skip)
         }
         Operation::Allocate { offset, length, .. } => (*offset as usize, *length as usize),
-        Operation::Sync { .. } | Operation::Await { .. } => return 0..0,
+        Operation::Sync { .. } | Operation::Await { .. } | Operation::FindData { .. } => return 0..0,
     };
     offset / block_bytes..(offset + length) / block_bytes
 }
@@ -461,6 +489,7 @@ fn describe(operation: &Operation, extent: &Range<usize>) -> String {
         Operation::Write { .. } => format!("write {blocks}"),
         Operation::Sync { .. } => "flush".into(),
         Operation::Await { .. } => "await".into(),
+        Operation::FindData { .. } => "find data".into(),
         Operation::Allocate { change: Allocation::Zero, .. } => format!("zero {blocks}"),
         Operation::Allocate { .. } => format!("deallocate {blocks}"),
     }

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nbd_wire::block_status::ALLOCATION;
 use nbd_wire::negotiation::{
     FIXED_NEWSTYLE, GREETING_MAGIC, NO_ZEROES, OPTION_MAGIC, REPLY_MAGIC, info, option, reply,
 };
@@ -16,6 +17,8 @@ use rustix::net::{
 };
 
 use super::place::{NbdPlace, NbdServer};
+use super::wire::NbdWire;
+use crate::block::remote::{Abilities, Connected};
 
 /// Longest reply to an option, bytes: names and texts have 4096.
 const REPLY_BYTES_MAX: u32 = 16 << 10;
@@ -26,29 +29,24 @@ const REPLY_COUNT_MAX: usize = 64;
 /// Shortest limit of data that a server may tell, bytes.
 const PAYLOAD_BYTES_MIN: u32 = 64 << 10;
 
-/// A connection that is ready for requests.
-#[derive(Debug)]
-pub(super) struct Connected {
-    pub(super) socket: OwnedFd,
-    pub(super) export: ExportInfo,
-}
-
 /// What a server told of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ExportInfo {
-    pub(super) bytes: u64,
-    pub(super) flags: ExportFlags,
+struct ExportInfo {
+    bytes: u64,
+    flags: ExportFlags,
     /// Offsets and lengths are multiples of it.
-    pub(super) block_bytes_min: u32,
+    block_bytes_min: u32,
     /// Longest data of a request.
-    pub(super) payload_bytes_max: u32,
+    payload_bytes_max: u32,
+    /// The server's number of `base:allocation`, if it tells of holes.
+    allocation: Option<u32>,
 }
 
 /// Why there is no connection, and what to do about it.
 pub(super) type Problem = String;
 
 /// Connects, and negotiates until the export is ready. Takes up to `limit`.
-pub(super) fn connect(place: &NbdPlace, limit: Duration) -> Result<Connected, Problem> {
+pub(super) fn connect(place: &NbdPlace, limit: Duration) -> Result<Connected<NbdWire>, Problem> {
     let until = Instant::now() + limit;
     let socket = match &place.server {
         NbdServer::Unix(path) => {
@@ -62,10 +60,31 @@ pub(super) fn connect(place: &NbdPlace, limit: Duration) -> Result<Connected, Pr
     for direction in [Timeout::Recv, Timeout::Send] {
         sockopt::set_socket_timeout(&socket, direction, None).map_err(|error| error.to_string())?;
     }
-    Ok(Connected { socket, export })
+    let wire = NbdWire::new(socket, export.allocation);
+    Ok(Connected { wire, abilities: abilities_of(place, &export) })
 }
 
-fn connect_by_unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
+/// Bytes zeroed by one request.
+const ZEROED_BYTES: u64 = 64 << 20;
+
+fn abilities_of(place: &NbdPlace, export: &ExportInfo) -> Abilities {
+    let has = |flag| export.flags.has(flag);
+    Abilities {
+        bytes: export.bytes,
+        is_read_only: has(ExportFlags::READ_ONLY),
+        has_flush: has(ExportFlags::FLUSH),
+        has_fua: has(ExportFlags::FUA),
+        has_zeroes: has(ExportFlags::WRITE_ZEROES),
+        has_map: export.allocation.is_some(),
+        block_bytes_min: export.block_bytes_min,
+        data_bytes_max: export.payload_bytes_max,
+        zeroed_bytes_max: ZEROED_BYTES,
+        // Others serve one client at a time.
+        connection_count: if has(ExportFlags::MULTI_CONN) { place.connection_limit.into() } else { 1 },
+    }
+}
+
+pub(in crate::block) fn connect_by_unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // A server with a full queue has a client wait.
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
@@ -164,6 +183,8 @@ impl Conversation {
         }
         let name = export.as_bytes();
         let length = u32::try_from(name.len()).unwrap_or(u32::MAX).to_be_bytes();
+        let is_structured = kind_and_text.0 == reply::ACK;
+        let allocation = if is_structured { self.choose_allocation(&length, name)? } else { None };
         let wanted = [1u16.to_be_bytes(), info::BLOCK_SIZE.to_be_bytes()].concat();
         self.ask(option::GO, &[&length[..], name, &wanted].concat())?;
         let (mut size_and_flags, mut sizes) = (None, (1, PAYLOAD_BYTES_MAX));
@@ -176,7 +197,7 @@ impl Conversation {
                         return Err("the server has not told the size of the export".into());
                     };
                     let (block_bytes_min, payload_bytes_max) = sizes;
-                    return Ok(ExportInfo { bytes, flags, block_bytes_min, payload_bytes_max });
+                    return Ok(ExportInfo { bytes, flags, block_bytes_min, payload_bytes_max, allocation });
                 }
                 reply::INFO => match data.split_first_chunk::<2>() {
                     Some((kind, data)) if u16::from_be_bytes(*kind) == info::EXPORT => {
@@ -192,6 +213,27 @@ impl Conversation {
             }
         }
         Err("the server does not come to an end about the export".into())
+    }
+
+    /// Asks for block status. A server that refuses has none, or tells the problem when the export is opened.
+    fn choose_allocation(&mut self, length: &[u8], name: &[u8]) -> Result<Option<u32>, Problem> {
+        let query = ALLOCATION.as_bytes();
+        let query_length = u32::try_from(query.len()).unwrap_or(u32::MAX).to_be_bytes();
+        let count = 1u32.to_be_bytes();
+        self.ask(option::SET_META_CONTEXT, &[length, name, &count, &query_length, query].concat())?;
+        let mut chosen = None;
+        for _ in 0..REPLY_COUNT_MAX {
+            let (kind, data) = self.reply(option::SET_META_CONTEXT)?;
+            match (kind, data.split_first_chunk::<4>()) {
+                (reply::ACK, _) => return Ok(chosen),
+                (reply::META_CONTEXT, Some((id, name))) if name == query => {
+                    chosen = Some(u32::from_be_bytes(*id));
+                }
+                (kind, _) if kind & reply::IS_ERROR != 0 => return Ok(None),
+                _ => {}
+            }
+        }
+        Err("the server does not come to an end about metadata contexts".into())
     }
 
     fn ask(&mut self, option: u32, data: &[u8]) -> Result<(), Problem> {

@@ -1,28 +1,24 @@
 //! Namespaces on exports of a double of a server, driven by reactors.
+#![allow(clippy::single_range_in_vec_init)] // Lists of ranges.
 
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::sync::Arc;
 
 use nbd_wire::negotiation::{FIXED_NEWSTYLE, GREETING_MAGIC, REPLY_MAGIC, info, option, reply};
 use nbd_wire::{CommandFlags, ExportFlags, ReplyForm, Request, chunk, command};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use reactor::EngineKind;
-use tempfile::TempDir;
+use reactor::{DataMap, EngineKind};
 
 use super::place::NBD_DEADLINE_S_DEFAULT;
-use super::{NbdPlace, NbdServer, NbdSettings, NbdStore};
+use super::{NbdPlace, NbdServer, NbdStore};
+use crate::block::remote::RemoteSettings;
+use crate::block::remote::suite::{self, BLOCK, BLOCKS, Disk, Server, SharedDisk};
 use crate::namespace::{BlockStore, StoreError};
-use crate::testing::{Bench, Rig, Step, check_against_model, model_steps};
-
-const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Epoll];
-const BLOCK: u64 = 512;
-const BLOCKS: u64 = 64;
+use crate::testing::{Bench, Rig, Step, model_steps, promise_steps};
 
 /// How the server behaves.
 #[derive(Clone)]
@@ -36,26 +32,57 @@ struct Manner {
     flush_fails: bool,
     /// What replaces the replies to reads.
     garbage: Option<Vec<u8>>,
+    status: BlockStatus,
 }
 
-struct Disk {
-    /// As read, and as it is after a loss of power.
-    current: Vec<u8>,
-    stable: Vec<u8>,
-    manner: Manner,
-    is_down: bool,
-    /// Requests are received, and not answered.
-    is_held: bool,
-    clients: Vec<UnixStream>,
-    connection_count: u32,
+/// What it tells of holes.
+#[derive(Clone, PartialEq)]
+enum BlockStatus {
+    /// It has no metadata contexts.
+    Unknown,
+    /// Extents of the whole range.
+    True,
+    /// The first extent of the range, or this many bytes of it.
+    Piecemeal(u64),
+    /// Whatever is there, these extents: lengths and status.
+    Told(Vec<(u32, u32)>),
+    /// Chunks, their types and payloads, the last of which is followed by the end of the reply.
+    Chunks(Vec<(u16, Vec<u8>)>),
+    Fails,
+    /// It never answers.
+    Silent,
 }
 
-struct Server {
-    _directory: TempDir,
-    path: PathBuf,
-    disk: Arc<(Mutex<Disk>, Condvar)>,
-    is_ending: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+/// The number of the context.
+const CONTEXT: u32 = 7;
+
+fn status_payload(extents: &[(u32, u32)]) -> Vec<u8> {
+    let numbers = extents.iter().flat_map(|(length, status)| [*length, *status]);
+    std::iter::once(CONTEXT).chain(numbers).flat_map(u32::to_be_bytes).collect()
+}
+
+/// The chunks that answer a request for block status.
+fn status_chunks(current: &[u8], request: Request, status: &BlockStatus) -> Vec<(u16, Vec<u8>)> {
+    let extents = match status {
+        BlockStatus::Chunks(chunks) => return chunks.clone(),
+        BlockStatus::Told(extents) => extents.clone(),
+        _ => {
+            let mut extents: Vec<(u32, u32)> = Vec::new();
+            for block in current[request.offset as usize..][..request.length as usize].chunks(512) {
+                let status = if block.iter().all(|byte| *byte == 0) { 3 } else { 0 };
+                match extents.last_mut().filter(|last| last.1 == status) {
+                    Some(last) => last.0 += 512,
+                    None => extents.push((512, status)),
+                }
+            }
+            if let BlockStatus::Piecemeal(bytes_max) = status {
+                extents.truncate(1);
+                extents[0].0 = extents[0].0.min(*bytes_max as u32);
+            }
+            extents
+        }
+    };
+    vec![(chunk::BLOCK_STATUS, status_payload(&extents))]
 }
 
 fn full() -> ExportFlags {
@@ -71,103 +98,35 @@ impl Default for Manner {
             payload_bytes_max: 64 << 10,
             flush_fails: false,
             garbage: None,
+            status: BlockStatus::True,
         }
     }
 }
 
-impl Server {
-    fn new(manner: Manner) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("nbd.sock");
-        let listener = UnixListener::bind(&path).unwrap();
-        let bytes = vec![0; (BLOCKS * BLOCK) as usize];
-        let disk = Disk {
-            current: bytes.clone(),
-            stable: bytes,
-            manner,
-            is_down: false,
-            is_held: false,
-            clients: Vec::new(),
-            connection_count: 0,
-        };
-        let disk = Arc::new((Mutex::new(disk), Condvar::new()));
-        let is_ending = Arc::new(AtomicBool::new(false));
-        let (of_thread, ends) = (Arc::clone(&disk), Arc::clone(&is_ending));
-        let thread = std::thread::spawn(move || {
-            for client in listener.incoming() {
-                if ends.load(Ordering::Relaxed) {
-                    return;
-                }
-                let client = client.unwrap();
-                let mut disk = of_thread.0.lock().unwrap();
-                if disk.is_down {
-                    continue;
-                }
-                disk.connection_count += 1;
-                disk.clients.push(client.try_clone().unwrap());
-                drop(disk);
-                let shared = Arc::clone(&of_thread);
-                std::thread::spawn(move || drop(serve(client, &shared)));
-            }
-        });
-        Self { _directory: directory, path, disk, is_ending, thread: Some(thread) }
-    }
+impl suite::Manner for Manner {
+    type Place = NbdPlace;
 
-    fn with<T>(&self, change: impl FnOnce(&mut Disk) -> T) -> T {
-        let changed = change(&mut self.disk.0.lock().unwrap());
-        self.disk.1.notify_all();
-        changed
-    }
+    const IS_ALONE: bool = false;
 
-    /// Ends all connections, and accepts no others.
-    fn go_down(&self) {
-        self.with(|disk| {
-            disk.is_down = true;
-            for client in disk.clients.drain(..) {
-                let _ = client.shutdown(std::net::Shutdown::Both);
-            }
-        });
-    }
-
-    fn come_back(&self) {
-        self.with(|disk| disk.is_down = false);
-    }
-
-    fn hold(&self, is_held: bool) {
-        self.with(|disk| disk.is_held = is_held);
-    }
-
-    fn settings(&self) -> NbdSettings {
-        let place = NbdPlace {
-            server: NbdServer::Unix(self.path.clone()),
+    fn place(socket: &Path) -> NbdPlace {
+        NbdPlace {
+            server: NbdServer::Unix(socket.into()),
             export: "disk".into(),
             connection_limit: 64,
             deadline_s: NBD_DEADLINE_S_DEFAULT,
-        };
-        NbdSettings { place, block_bytes: Some(512), is_read_only: false }
-    }
-
-    fn open(&self) -> Arc<dyn BlockStore> {
-        Arc::new(NbdStore::open(&self.settings()).unwrap())
-    }
-
-    fn refusal(&self, change: impl FnOnce(&mut NbdSettings)) -> String {
-        let mut settings = self.settings();
-        change(&mut settings);
-        let refused = NbdStore::open(&settings).err().expect("it is refused").to_string();
-        refused.replace(&*self.path.to_string_lossy(), "PATH")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.hold(false);
-        self.go_down();
-        self.is_ending.store(true, Ordering::Relaxed);
-        let _ = UnixStream::connect(&self.path);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
+    }
+
+    fn set_deadline(place: &mut NbdPlace, seconds: u32) {
+        place.deadline_s = seconds;
+    }
+
+    fn set_flush_fails(&mut self, fails: bool) {
+        self.flush_fails = fails;
+    }
+
+    fn serve(client: UnixStream, disk: &Arc<SharedDisk<Self>>) {
+        let _ = serve(client, disk);
     }
 }
 
@@ -184,10 +143,10 @@ fn answer(client: &mut UnixStream, option: u32, kind: u32, data: &[u8]) -> io::R
 }
 
 /// Serves a client until it or the server ends.
-fn serve(mut client: UnixStream, shared: &(Mutex<Disk>, Condvar)) -> io::Result<()> {
+fn serve(mut client: UnixStream, shared: &SharedDisk<Manner>) -> io::Result<()> {
     client.write_all(&[&GREETING_MAGIC[..], &[0, FIXED_NEWSTYLE as u8]].concat())?;
     take::<4>(&mut client)?;
-    let manner = || shared.0.lock().unwrap().manner.clone();
+    let manner = || shared.lock().manner.clone();
     let mut is_structured = false;
     loop {
         let head = take::<16>(&mut client)?;
@@ -199,8 +158,14 @@ fn serve(mut client: UnixStream, shared: &(Mutex<Disk>, Condvar)) -> io::Result<
                 is_structured = true;
                 answer(&mut client, option, reply::ACK, &[])?;
             }
+            option::SET_META_CONTEXT if manner().status != BlockStatus::Unknown => {
+                assert!(is_structured && data.ends_with(b"\0\0\0\x01\0\0\0\x0fbase:allocation"));
+                let context = [&CONTEXT.to_be_bytes()[..], b"base:allocation"].concat();
+                answer(&mut client, option, reply::META_CONTEXT, &context)?;
+                answer(&mut client, option, reply::ACK, &[])?;
+            }
             option::GO if data[4..8] == *b"disk" => {
-                let size = shared.0.lock().unwrap().current.len() as u64;
+                let size = shared.lock().current.len() as u64;
                 let flags = manner().flags.bits().to_be_bytes();
                 let info = [&info::EXPORT.to_be_bytes()[..], &size.to_be_bytes(), &flags].concat();
                 answer(&mut client, option, reply::INFO, &info)?;
@@ -222,13 +187,18 @@ fn serve(mut client: UnixStream, shared: &(Mutex<Disk>, Condvar)) -> io::Result<
         if request.command == command::DISCONNECT {
             return Ok(());
         }
-        let disk = shared.0.lock().unwrap();
-        let mut disk = shared.1.wait_while(disk, |disk| disk.is_held && !disk.is_down).unwrap();
-        if disk.is_down {
-            return Ok(());
-        }
-        let (errno, read) = carry_out(&mut disk, request, &data);
+        let Some(mut disk) = shared.answering(|| false) else { return Ok(()) };
         let manner = disk.manner.clone();
+        let is_status = request.command == command::BLOCK_STATUS;
+        if is_status && manner.status == BlockStatus::Silent {
+            continue;
+        }
+        let (errno, read) = match () {
+            () if !is_status => carry_out(&mut disk, request, &data),
+            () if manner.status == BlockStatus::Fails => (22, Vec::new()),
+            () => (0, Vec::new()),
+        };
+        let extents = if is_status { status_chunks(&disk.current, request, &manner.status) } else { vec![] };
         drop(disk);
         if let (command::READ, Some(garbage)) = (request.command, &manner.garbage) {
             client.write_all(garbage)?;
@@ -250,6 +220,11 @@ fn serve(mut client: UnixStream, shared: &(Mutex<Disk>, Condvar)) -> io::Result<
             let text = b"it fails";
             let payload = [&errno.to_be_bytes()[..], &(text.len() as u16).to_be_bytes(), text].concat();
             send(&mut client, chunk::ERROR, true, &payload)?;
+        } else if is_status {
+            for (kind, payload) in extents {
+                send(&mut client, kind, false, &payload)?;
+            }
+            send(&mut client, chunk::NONE, true, &[])?;
         } else if manner.is_scattered {
             for (at, block) in read.chunks(512).enumerate().rev() {
                 let offset = (request.offset + at as u64 * 512).to_be_bytes();
@@ -271,7 +246,7 @@ fn serve(mut client: UnixStream, shared: &(Mutex<Disk>, Condvar)) -> io::Result<
 }
 
 /// The error of a request, and the data of a read.
-fn carry_out(disk: &mut Disk, request: Request, data: &[u8]) -> (u32, Vec<u8>) {
+fn carry_out(disk: &mut Disk<Manner>, request: Request, data: &[u8]) -> (u32, Vec<u8>) {
     let range = request.offset as usize..(request.offset + request.length) as usize;
     let is_durable = request.flags.has(CommandFlags::FUA);
     assert!(!is_durable || disk.manner.flags.has(ExportFlags::FUA), "a flag that is not offered");
@@ -298,14 +273,6 @@ fn carry_out(disk: &mut Disk, request: Request, data: &[u8]) -> (u32, Vec<u8>) {
     (0, Vec::new())
 }
 
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(30);
-    while !is() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// Servers with different abilities.
 fn manners() -> [Manner; 4] {
     let bare = ExportFlags::HAS_FLAGS.with(ExportFlags::FLUSH);
@@ -321,63 +288,181 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
     #[test]
     fn an_export_is_a_vector_of_bytes(steps in model_steps(BLOCKS, false)) {
-        for (number, manner) in manners().into_iter().enumerate() {
-            let server = Server::new(manner);
-            let store = server.open();
-            let Some(mut rig) = Rig::attach(&store, ENGINES[number % 2]) else { continue };
-            check_against_model(&*store, &mut rig, steps.clone())?;
-        }
+        suite::equals_the_model(manners(), &steps)?;
     }
 
-    /// What was flushed or written durably survives a loss of power at the server, whether it has FUA or not.
+    /// Whether the server has FUA or not.
     #[test]
-    fn what_is_promised_survives_a_loss_of_power(
-        steps in vec((0u64..8, 1u8.., any::<bool>(), prop::bool::weighted(0.2)), 1..40),
-        has_fua: bool,
-    ) {
+    fn what_is_promised_survives_a_loss_of_power(steps in promise_steps(), has_fua: bool) {
         let flags = if has_fua { full() } else { full().without(ExportFlags::FUA) };
-        let server = Server::new(Manner { flags, ..Manner::default() });
-        let store = server.open();
-        let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return Ok(()) };
-        // By block: the promised content, and those that came after it.
-        let mut blocks = vec![vec![0u8]; 8];
-        for (block, value, is_durable, is_flush) in steps {
-            if is_flush {
-                prop_assert!(rig.flush().is_ok());
-                blocks.iter_mut().for_each(|contents| drop(contents.drain(..contents.len() - 1)));
-                continue;
-            }
-            let step = Step::Write { offset: block * BLOCK, data: vec![value; 512], is_durable };
-            prop_assert!(rig.run(step).is_ok());
-            let contents = &mut blocks[block as usize];
-            contents.push(value);
-            if is_durable {
-                contents.drain(..contents.len() - 1);
-            }
-        }
-        let bytes = server.with(|disk| disk.stable.clone());
-        for (contents, block) in blocks.iter().zip(bytes.chunks(512)) {
-            prop_assert!(contents.contains(&block[0]), "{} is none of {contents:?}", block[0]);
-        }
+        suite::promises_survive(Manner { flags, ..Manner::default() }, steps)?;
     }
 
-    /// Bytes that are no replies end the connection and nothing else.
+    #[test]
+    fn no_block_status_breaks_a_namespace(chunks in vec(any_chunk(), 0..4)) {
+        let Some((server, _store, mut rig)) = with_holes(Manner::default()) else { return Ok(()) };
+        server.with(|disk| disk.manner.status = BlockStatus::Chunks(chunks));
+        match rig.find_data(BLOCK..BYTES) {
+            Ok(found) => {
+                prop_assert!(found.iter().all(|part| part.start < part.end), "{:?}", found);
+                prop_assert!(found.is_sorted_by(|a, b| a.end < b.start), "{:?}", found);
+                prop_assert!(found.iter().all(|part| part.start >= BLOCK && part.end <= BYTES), "{:?}", found);
+            }
+            Err(error) => prop_assert_eq!(error, StoreError::Unsupported),
+        }
+        prop_assert_eq!(rig.read(3 * BLOCK, 512), Ok(vec![1; 512]));
+    }
+
     #[test]
     fn garbage_ends_the_connection(garbage in vec(any::<u8>(), 1..80), magic in 0usize..3) {
-        let server = Server::new(Manner::default());
-        let store = server.open();
-        let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return Ok(()) };
-        prop_assert!(rig.write(0, &[7; 512]).is_ok());
         let begin = [vec![], chunk::CHUNK_MAGIC.to_be_bytes().into(), chunk::SIMPLE_MAGIC.to_be_bytes().into()];
         // Longer than any head, so that the reply is judged.
         let garbage = [&begin[magic][..], &garbage, &[0xff; 40]].concat();
-        server.with(|disk| disk.manner.garbage = Some(garbage));
-        let reading = std::thread::spawn(move || (rig.read(0, 512), rig));
-        let before = server.with(|disk| disk.connection_count);
-        eventually("no other connection", || server.with(|disk| disk.connection_count) > before);
-        server.with(|disk| disk.manner.garbage = None);
-        let (read, _rig) = reading.join().unwrap();
-        prop_assert_eq!(read, Ok(vec![7; 512]));
+        suite::a_breach_ends_the_connection(|manner: &mut Manner| manner.garbage = Some(garbage))?;
+    }
+}
+
+/// A chunk in answer to a request for block status.
+fn any_chunk() -> impl Strategy<Value = (u16, Vec<u8>)> {
+    let kind = prop_oneof![
+        8 => Just(chunk::BLOCK_STATUS),
+        1 => prop::sample::select(vec![chunk::OFFSET_DATA, chunk::OFFSET_HOLE, chunk::ERROR]),
+        1 => any::<u16>(),
+    ];
+    let length = prop_oneof![Just(0), 1..1024u32, (1..BLOCKS as u32).prop_map(|n| n * 512), any::<u32>()];
+    let status = prop_oneof![0..4u32, any::<u32>()];
+    let extents = vec((length, status), 0..20).prop_map(|extents| status_payload(&extents));
+    (kind, prop_oneof![4 => extents, 1 => vec(any::<u8>(), 0..40)])
+}
+
+/// A server whose blocks 3, 4 and 9 have data, the namespace on it and a reactor.
+fn with_holes(manner: Manner) -> Option<(Server<Manner>, Arc<dyn BlockStore>, Rig)> {
+    let server = Server::new(manner);
+    let store = server.open();
+    let mut rig = Rig::attach(&store, EngineKind::Epoll)?;
+    assert!(rig.write(3 * BLOCK, &[1; 1024]).is_ok() && rig.write(9 * BLOCK, &[1; 512]).is_ok());
+    Some((server, store, rig))
+}
+
+const BYTES: u64 = BLOCKS * BLOCK;
+const DATA: [Range<u64>; 2] = [3 * BLOCK..5 * BLOCK, 9 * BLOCK..10 * BLOCK];
+
+#[test]
+fn holes_are_what_the_server_tells() {
+    for status in [BlockStatus::True, BlockStatus::Piecemeal(u64::MAX), BlockStatus::Piecemeal(512)] {
+        let flags = full().without(ExportFlags::MULTI_CONN);
+        let manner = Manner { status, flags, ..Manner::default() };
+        let Some((_server, store, mut rig)) = with_holes(manner) else { return };
+        // One that has the connection, and one that asks it.
+        let Some(mut guest) = Rig::attach(&store, EngineKind::Epoll) else { return };
+        for rig in [&mut rig, &mut guest] {
+            assert_eq!(rig.find_data(0..BYTES), Ok(DATA.into()));
+            assert_eq!(rig.find_data(4 * BLOCK..9 * BLOCK), Ok([4 * BLOCK..5 * BLOCK].into()));
+            assert_eq!(rig.find_data(10 * BLOCK..BYTES), Ok(vec![]));
+            assert_eq!(rig.find_data(0..BYTES + BLOCK), Err(StoreError::Truncated));
+        }
+        let map = Arc::new(DataMap::new(0..BYTES, 1));
+        assert!(guest.run(Step::FindData(Arc::clone(&map))).is_ok());
+        assert_eq!(map.covered(&map.take()), 5 * BLOCK, "there was no room for more");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_tell_has_no_holes() {
+    for manner in [
+        Manner { status: BlockStatus::Unknown, ..Manner::default() },
+        Manner { is_simple: true, ..Manner::default() },
+    ] {
+        let Some((_server, _store, mut rig)) = with_holes(manner) else { return };
+        assert_eq!(rig.find_data(0..BYTES), Err(StoreError::Unsupported));
+    }
+    let Some((server, _store, mut rig)) = with_holes(Manner::default()) else { return };
+    server.with(|disk| disk.manner.status = BlockStatus::Fails);
+    assert_eq!(rig.find_data(BLOCK..BYTES), Ok([BLOCK..BYTES].into()));
+    server.with(|disk| disk.manner.status = BlockStatus::True);
+    assert_eq!(rig.find_data(0..BYTES), Ok(DATA.into()), "it is asked again");
+}
+
+/// Whatever a server tells: no request fails, and it is not asked again if it makes no sense.
+#[test]
+fn block_status_that_makes_no_sense_is_not_used() {
+    let (hole, all) = (3, BYTES as u32);
+    let chunk = |extents: &[(u32, u32)]| (chunk::BLOCK_STATUS, status_payload(extents));
+    let of_other_context =
+        (chunk::BLOCK_STATUS, [&8u32.to_be_bytes()[..], &status_payload(&[(all, hole)])[4..]].concat());
+    let too_long = (chunk::BLOCK_STATUS, [&status_payload(&[(all, hole)])[..], b"more"].concat());
+    for (status, found, is_refuted) in [
+        // Longer than the range: allowed.
+        (BlockStatus::Told(vec![(5120, 0), (u32::MAX, hole)]), vec![0..5120], false),
+        (BlockStatus::Told(vec![(5120, 1), (all, 2)]), vec![0..BYTES], false),
+        (BlockStatus::Chunks(vec![]), vec![0..BYTES], false),
+        (BlockStatus::Told(vec![(0, hole)]), vec![0..BYTES], true),
+        (BlockStatus::Told(vec![(512, hole), (0, 0), (all, hole)]), vec![0..BYTES], true),
+        (BlockStatus::Told(vec![(all, hole), (512, 0)]), vec![0..BYTES], true),
+        (BlockStatus::Told(vec![(0, 0); 20_000]), vec![0..BYTES], true),
+        (BlockStatus::Chunks(vec![chunk(&[(512, hole)]), chunk(&[(512, 0)])]), vec![0..BYTES], true),
+        (BlockStatus::Chunks(vec![of_other_context]), vec![0..BYTES], true),
+        (BlockStatus::Chunks(vec![chunk(&[])]), vec![0..BYTES], true),
+        (BlockStatus::Chunks(vec![too_long]), vec![0..BYTES], true),
+    ] {
+        let Some((server, _store, mut rig)) = with_holes(Manner::default()) else { return };
+        server.with(|disk| disk.manner.status = status);
+        assert_eq!(rig.find_data(0..BYTES), Ok(found));
+        assert_eq!(rig.read(3 * BLOCK, 512), Ok(vec![1; 512]));
+        let again = rig.find_data(0..BYTES);
+        assert_eq!(again == Err(StoreError::Unsupported), is_refuted, "{again:?}");
+    }
+}
+
+#[test]
+fn a_search_without_an_end_ends() {
+    let server = Server::new(Manner { status: BlockStatus::Piecemeal(512), ..Manner::default() });
+    server.resize(1 << 12);
+    let store = server.open();
+    let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return };
+    let Ok(found) = rig.find_data(0..BLOCK << 12) else { panic!("it fails") };
+    let [rest] = &found[..] else { panic!("{found:?}") };
+    assert!(rest.start > 0 && rest.start <= 1024 * BLOCK && rest.end == BLOCK << 12, "{rest:?}");
+    // A search reports the parts that it has found; the caller begins another search for the rest.
+    assert!(rig.write(0, &[1; 512]).is_ok());
+    let map = Arc::new(DataMap::new(0..BLOCK << 12, 9));
+    assert!(rig.run(Step::FindData(Arc::clone(&map))).is_ok());
+    let parts = map.take();
+    assert_eq!((map.covered(&parts), parts), (512, vec![0..512]));
+}
+
+#[test]
+fn a_server_that_does_not_answer_for_holes_serves_all_else() {
+    let server = Server::new(Manner { status: BlockStatus::Silent, ..Manner::default() });
+    let mut settings = server.settings();
+    settings.place.deadline_s = 1;
+    let store: Arc<dyn BlockStore> = Arc::new(NbdStore::open(settings).unwrap());
+    let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return };
+    assert_eq!(rig.find_data(0..BYTES), Ok([0..BYTES].into()));
+    assert_eq!(rig.write(0, &[1; 512]), Ok(vec![]));
+    assert_eq!(rig.find_data(0..BYTES), Err(StoreError::Unsupported), "one is enough");
+    assert_eq!(rig.read(0, 512), Ok(vec![1; 512]));
+    server.go_down();
+    server.with(|disk| disk.manner.status = BlockStatus::True);
+    server.come_back();
+    suite::eventually("no holes", || rig.find_data(0..BYTES) == Ok([0..512].into()));
+}
+
+#[test]
+fn a_search_goes_on_with_a_server_that_comes_back() {
+    for status in [BlockStatus::True, BlockStatus::Unknown] {
+        let Some((server, _store, mut rig)) = with_holes(Manner::default()) else { return };
+        assert!(rig.flush().is_ok());
+        server.hold(true);
+        let found = if status == BlockStatus::True { DATA.to_vec() } else { vec![0..BYTES] };
+        let searching = std::thread::spawn(move || rig.find_data(0..BYTES));
+        server.go_down();
+        server.with(|disk| disk.manner.status = status);
+        server.hold(false);
+        server.come_back();
+        // The search may have begun on the next connection.
+        let all = searching.join().unwrap();
+        assert!(all == Ok(found) || all == Err(StoreError::Unsupported), "{all:?}");
     }
 }
 
@@ -385,78 +470,31 @@ proptest! {
 fn a_server_that_takes_one_client_serves_all_reactors() {
     for flags in [full(), full().without(ExportFlags::MULTI_CONN)] {
         let server = Server::new(Manner { flags, ..Manner::default() });
-        let store = server.open();
-        let rigs: Vec<_> =
-            ENGINES.into_iter().cycle().take(4).filter_map(|engine| Rig::attach(&store, engine)).collect();
-        let count = rigs.len() as u64;
-        let run = |(number, mut rig): (u64, Rig)| {
-            std::thread::spawn(move || {
-                for round in 0..50u8 {
-                    let places = || (0..BLOCKS / 4).map(|at| (at * 4 + number) * BLOCK);
-                    let write = |offset| Step::Write { offset, data: vec![round; 512], is_durable: false };
-                    assert!(rig.run_all(places().map(write).collect()).iter().all(Result::is_ok));
-                    let read = |offset| Step::Read { offset, length: 512 };
-                    let results = rig.run_all(places().map(read).collect());
-                    assert!(results.iter().all(|read| *read == Ok(vec![round; 512])), "{results:?}");
-                    assert_eq!(rig.flush(), Ok(vec![]));
-                }
-                rig
-            })
-        };
-        let threads: Vec<_> = (0..).zip(rigs).map(run).collect();
-        let rigs: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let (rigs, count) = suite::reactors_at_work(&server.open());
         let expected = if flags.has(ExportFlags::MULTI_CONN) { count } else { 1 };
-        assert_eq!(u64::from(server.with(|disk| disk.connection_count)), expected);
-        // Whoever had the connection leaves: another reactor makes one.
-        for mut rig in rigs {
-            eventually("a reactor was left alone", || rig.read(0, 512).is_ok());
-        }
+        assert_eq!(server.with(|disk| disk.connection_count) as usize, expected);
+        suite::reactors_leave(rigs);
     }
 }
 
 #[test]
 fn commands_wait_for_a_server_that_comes_back() {
-    for engine in ENGINES {
-        let server = Server::new(Manner::default());
-        let store = server.open();
-        let Some(mut rig) = Rig::attach(&store, engine) else { continue };
-        assert!(rig.write(0, &[1; 512]).is_ok());
-        assert!(rig.flush().is_ok());
-        let generation = store.generation();
-        server.hold(true);
-        let working = std::thread::spawn(move || {
-            let steps = (0..BLOCKS).map(|at| Step::Write {
-                offset: at * BLOCK,
-                data: vec![2; 512],
-                is_durable: true,
-            });
-            (rig.run_all(steps.collect()), rig)
-        });
-        server.go_down();
-        server.hold(false);
-        server.come_back();
-        let (results, mut rig) = working.join().unwrap();
-        assert!(results.iter().all(Result::is_ok), "{results:?}");
-        assert_eq!(rig.read(0, BLOCKS as usize * 512), Ok(vec![2; BLOCKS as usize * 512]));
-        // Nothing that was answered could be lost.
-        assert_eq!((rig.flush(), store.generation()), (Ok(vec![]), generation));
-    }
+    suite::commands_wait_for_a_server_that_comes_back::<Manner>();
 }
 
 #[test]
 fn hosts_learn_that_unflushed_writes_may_be_lost() {
-    let server = Server::new(Manner::default());
-    let store = server.open();
-    let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return };
-    assert!(rig.write(0, &[1; 512]).is_ok());
-    assert!(store.generation().is_first());
-    server.go_down();
-    eventually("the loss is not noticed", || !store.generation().is_first());
-    assert!(!store.generation().is_closed(), "it goes on");
-    assert_eq!(store.generation().closing_count(), 1);
-    server.come_back();
-    eventually("no connection", || rig.read(0, 512).is_ok());
-    assert_eq!(rig.flush(), Ok(vec![]), "hosts have been told by the generation");
+    suite::hosts_learn_that_unflushed_writes_may_be_lost::<Manner>();
+}
+
+#[test]
+fn commands_end_within_the_deadline() {
+    suite::commands_end_within_the_deadline::<Manner>();
+}
+
+#[test]
+fn a_failed_flush_closes_the_namespace() {
+    suite::a_failed_flush_closes_the_namespace::<Manner>();
 }
 
 #[test]
@@ -478,41 +516,6 @@ fn a_flush_under_way_does_not_cover_what_was_lost() {
 }
 
 #[test]
-fn commands_end_within_the_deadline() {
-    let server = Server::new(Manner::default());
-    let mut settings = server.settings();
-    settings.place.deadline_s = 1;
-    let store: Arc<dyn BlockStore> = Arc::new(NbdStore::open(&settings).unwrap());
-    let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return };
-    assert!(rig.read(0, 512).is_ok());
-    // A server that hangs.
-    server.hold(true);
-    assert_eq!(rig.write(0, &[1; 512]), Err(StoreError::Unreachable));
-    assert_eq!(rig.read(0, 512), Err(StoreError::Unreachable));
-    server.hold(false);
-    eventually("it does not go on", || rig.read(0, 512).is_ok());
-    // A server that is away.
-    server.go_down();
-    eventually("it is not noticed", || rig.read(0, 512) == Err(StoreError::Unreachable));
-    server.come_back();
-    eventually("it does not come back", || rig.read(0, 512).is_ok());
-}
-
-#[test]
-fn a_failed_flush_closes_the_namespace() {
-    let server = Server::new(Manner { flush_fails: true, ..Manner::default() });
-    let store = server.open();
-    let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return };
-    assert!(rig.write(0, &[1; 512]).is_ok());
-    assert_eq!(rig.flush(), Err(StoreError::WriteFailed(5)));
-    assert_eq!(rig.read(0, 512), Err(StoreError::Closed));
-    assert!(store.closed_because().unwrap().contains("a flush has failed"));
-    server.with(|disk| disk.manner.flush_fails = false);
-    store.reopen().unwrap();
-    assert_eq!(rig.flush(), Ok(vec![]));
-}
-
-#[test]
 fn an_export_may_grow_and_not_shrink() {
     let server = Server::new(Manner::default());
     let store = server.open();
@@ -520,23 +523,13 @@ fn an_export_may_grow_and_not_shrink() {
     assert!(rig.read(0, 512).is_ok());
     let resize = |blocks: u64| {
         server.go_down();
-        server.with(|disk| {
-            disk.current.resize((blocks * BLOCK) as usize, 0);
-            disk.stable.resize((blocks * BLOCK) as usize, 0);
-        });
+        server.resize(blocks);
         server.come_back();
     };
     resize(2 * BLOCKS);
-    eventually("growth is not seen", || {
-        store.revalidate().is_some_and(|grown| grown.after == 2 * BLOCKS * BLOCK)
-    });
-    assert!(rig.read((2 * BLOCKS - 1) * BLOCK, 512).is_ok());
+    suite::growth_is_seen(&store, &mut rig);
     resize(BLOCKS);
-    eventually("it is not closed", || store.closed_because().is_some());
-    assert_eq!(store.closed_because().unwrap(), "the export has 32768 bytes, 65536 before");
-    store.reopen().unwrap();
-    assert_eq!(store.geometry().block_count, BLOCKS);
-    eventually("it is not open", || rig.read(0, 512).is_ok());
+    suite::a_smaller_one_is_closed(&store, &mut rig);
 }
 
 #[test]
@@ -569,7 +562,7 @@ fn what_cannot_be_served_is_refused_with_its_remedy() {
     nbd+unix:///disk?socket=PATH is empty: make it larger where its server is
     nbd+unix:///disk?socket=PATH: its server has no flush, so nothing would ever be known to be durable: give readonly to serve it for reading
     ");
-    let read_only = NbdStore::open(&NbdSettings { is_read_only: true, ..no_flush.settings() }).unwrap();
+    let read_only = NbdStore::open(RemoteSettings { is_read_only: true, ..no_flush.settings() }).unwrap();
     assert!(read_only.geometry().is_read_only);
     assert!(Path::new(&no_flush.path).exists());
 }

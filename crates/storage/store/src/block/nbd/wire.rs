@@ -1,18 +1,20 @@
 //! One connection to a server: commands go out, replies come in, without waiting.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use nbd_wire::chunk::{IS_ERROR, NONE, OFFSET_DATA, OFFSET_HOLE};
+use nbd_wire::chunk::{BLOCK_STATUS, IS_ERROR, NONE, OFFSET_DATA, OFFSET_HOLE};
 use nbd_wire::command::DISCONNECT;
 use nbd_wire::{CommandFlags, ReceivedHead, ReplyViolation, Request};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use super::connect::{Connected, ExportInfo};
-use super::task::Tasks;
+use super::command::Command;
+use crate::block::remote::{Ended, Lost, Wire};
+
+type Tasks = crate::block::remote::Tasks<NbdWire>;
 
 /// Bytes of replies taken in at once, but for data that goes to its place.
 const STAGING_BYTES: usize = 64 << 10;
@@ -23,10 +25,17 @@ const DIRECT_BYTES: usize = 8 << 10;
 /// Longest chunk that is neither data nor a hole, bytes: an error with its text.
 const OTHER_BYTES_MAX: u32 = 8 << 10;
 
+/// Bytes of an extent, and the longest chunk of them: nbdkit sends up to a mebi.
+const EXTENT_BYTES: u32 = 8;
+const STATUS_BYTES_MAX: u32 = 4 + EXTENT_BYTES * (1 << 20);
+
 /// A connection.
-pub(super) struct Wire {
-    pub(super) socket: OwnedFd,
-    pub(super) export: ExportInfo,
+pub(crate) struct NbdWire {
+    socket: OwnedFd,
+    /// The number of `base:allocation`.
+    allocation: Option<u32>,
+    /// Of the last command, so that a reply to an earlier one is seen.
+    serial: u32,
     /// Slots of tasks whose commands go out, and the bytes of the first one that are out.
     out: VecDeque<u32>,
     sent: usize,
@@ -53,33 +62,29 @@ enum Expected {
         length: u32,
         is_last: bool,
     },
+    /// Extents of block status: so many bytes.
+    Extents {
+        slot: u32,
+        length: u32,
+        is_last: bool,
+    },
 }
 
-/// Why a connection cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Lost {
-    #[error("the server has ended it")]
-    Ended,
-    #[error("{0}")]
-    Failed(#[from] io::Error),
-    #[error("the server broke the protocol: {0}")]
-    Violation(#[from] ReplyViolation),
-}
-
-impl From<Errno> for Lost {
-    fn from(errno: Errno) -> Self {
-        Self::Failed(errno.into())
+impl From<ReplyViolation> for Lost {
+    fn from(violation: ReplyViolation) -> Self {
+        Self::Violation(violation.to_string())
     }
 }
 
-/// The end of a command: its slot, and the error of the server.
-pub(super) type Ended = (u32, Option<u32>);
+/// The server ends: another one may come.
+const ESHUTDOWN: u32 = 108;
 
-impl Wire {
-    pub(super) fn new(connected: Connected) -> Self {
+impl NbdWire {
+    pub(super) fn new(socket: OwnedFd, allocation: Option<u32>) -> Self {
         Self {
-            socket: connected.socket,
-            export: connected.export,
+            socket,
+            allocation,
+            serial: 0,
             out: VecDeque::new(),
             sent: 0,
             staging: vec![0; STAGING_BYTES].into(),
@@ -87,14 +92,24 @@ impl Wire {
             expected: Expected::Head,
         }
     }
+}
 
-    /// Has the prepared command of a task go out.
-    pub(super) fn queue(&mut self, slot: u32) {
-        self.out.push_back(slot);
+impl Wire for NbdWire {
+    type Command = Command;
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
-    /// Sends what the socket takes. Returns whether it takes no more.
-    pub(super) fn send(&mut self, tasks: &mut Tasks) -> Result<bool, Lost> {
+    fn queue(&mut self, tasks: &mut Tasks, slot: u32) {
+        self.serial = self.serial.wrapping_add(1);
+        if let Some(task) = tasks.get_mut(slot) {
+            task.set_cookie(u64::from(self.serial) << 32 | u64::from(slot));
+            self.out.push_back(slot);
+        }
+    }
+
+    fn send(&mut self, tasks: &mut Tasks) -> Result<bool, Lost> {
         while let Some(&slot) = self.out.front() {
             // A task leaves only after its command was sent.
             let Some(task) = tasks.get_mut(slot) else { return Err(Lost::Ended) };
@@ -120,8 +135,7 @@ impl Wire {
         Ok(false)
     }
 
-    /// Receives once. Returns whether there was something.
-    pub(super) fn receive(&mut self, tasks: &mut Tasks) -> Result<bool, Lost> {
+    fn receive(&mut self, tasks: &mut Tasks) -> Result<bool, Lost> {
         let is_direct = match &self.expected {
             Expected::Data { range, .. } => self.staged.is_empty() && range.len() >= DIRECT_BYTES,
             _ => false,
@@ -153,6 +167,24 @@ impl Wire {
         }
     }
 
+    fn next_ended(&mut self, tasks: &mut Tasks) -> Result<Option<Ended>, Lost> {
+        match self.next_reply(tasks)? {
+            Some((_, Some(ESHUTDOWN))) => Err(Lost::Ended),
+            ended => Ok(ended),
+        }
+    }
+
+    /// Tells the server that this is the end, if the socket takes it.
+    fn leave(&mut self) {
+        if self.out.is_empty() {
+            let flags = CommandFlags::default();
+            let head = Request { flags, command: DISCONNECT, cookie: 0, offset: 0, length: 0 }.to_compact();
+            let _ = rustix::net::send(&self.socket, &head, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+}
+
+impl NbdWire {
     fn staged(&self) -> &[u8] {
         self.staging.get(self.staged.clone()).unwrap_or_default()
     }
@@ -162,7 +194,7 @@ impl Wire {
     }
 
     /// The end of the next command whose reply has arrived.
-    pub(super) fn next_ended(&mut self, tasks: &mut Tasks) -> Result<Option<Ended>, ReplyViolation> {
+    fn next_reply(&mut self, tasks: &mut Tasks) -> Result<Option<Ended>, ReplyViolation> {
         loop {
             let (slot, is_last) = match self.expected.clone() {
                 Expected::Head => match ReceivedHead::from_bytes(self.staged())? {
@@ -190,12 +222,27 @@ impl Wire {
                     (slot, is_last)
                 }
                 Expected::Chunk { slot, kind, length, is_last } => {
-                    let needed = if kind == OFFSET_DATA { 8 } else { length as usize };
+                    let needed = match kind {
+                        OFFSET_DATA => 8,
+                        BLOCK_STATUS => 4,
+                        _ => length as usize,
+                    };
                     let Some(payload) = self.staged().get(..needed) else { return Ok(None) };
                     let task = tasks.get_mut(slot).ok_or(ReplyViolation::Data)?;
                     let wrong = ReplyViolation::Chunk { kind, length };
                     match kind {
                         NONE => {}
+                        BLOCK_STATUS => {
+                            let context = payload.first_chunk::<4>().ok_or(wrong)?;
+                            if Some(u32::from_be_bytes(*context)) != self.allocation || !task.expect_status()
+                            {
+                                return Err(wrong);
+                            }
+                            self.skip(needed);
+                            let length = length.saturating_sub(4);
+                            self.expected = Expected::Extents { slot, length, is_last };
+                            continue;
+                        }
                         OFFSET_DATA | OFFSET_HOLE => {
                             let (offset, rest) = payload.split_first_chunk::<8>().ok_or(wrong)?;
                             let offset = u64::from_be_bytes(*offset);
@@ -215,6 +262,22 @@ impl Wire {
                         }
                     }
                     self.skip(needed);
+                    (slot, is_last)
+                }
+                Expected::Extents { slot, length, is_last } => {
+                    let task = tasks.get_mut(slot).ok_or(ReplyViolation::Data)?;
+                    let count = (length as usize).min(self.staged().len()) / EXTENT_BYTES as usize;
+                    let taken = count * EXTENT_BYTES as usize;
+                    for extent in self.staged().get(..taken).unwrap_or_default().as_chunks::<8>().0 {
+                        let [a, b, c, d, status @ ..] = *extent;
+                        task.on_extent(u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(status));
+                    }
+                    self.skip(taken);
+                    let length = length.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
+                    if length > 0 {
+                        self.expected = Expected::Extents { slot, length, is_last };
+                        return Ok(None);
+                    }
                     (slot, is_last)
                 }
             };
@@ -249,6 +312,9 @@ impl Wire {
                     NONE => length == 0 && is_last,
                     OFFSET_DATA => length > 8,
                     OFFSET_HOLE => length == 12,
+                    BLOCK_STATUS => {
+                        (4 + EXTENT_BYTES..=STATUS_BYTES_MAX).contains(&length) && length % EXTENT_BYTES == 4
+                    }
                     kind => kind & IS_ERROR != 0 && (6..=OTHER_BYTES_MAX).contains(&length),
                 };
                 if !is_valid {
@@ -257,15 +323,6 @@ impl Wire {
                 self.expected = Expected::Chunk { slot, kind, length, is_last };
                 Ok(None)
             }
-        }
-    }
-
-    /// Tells the server that this is the end, if the socket takes it.
-    pub(super) fn say_goodbye(&self) {
-        if self.out.is_empty() {
-            let flags = CommandFlags::default();
-            let head = Request { flags, command: DISCONNECT, cookie: 0, offset: 0, length: 0 }.to_compact();
-            let _ = rustix::net::send(&self.socket, &head, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 }

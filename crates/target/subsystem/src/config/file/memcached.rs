@@ -5,7 +5,7 @@ use security::tls::ClientCertificates;
 use toml::Spanned;
 
 use super::Reader;
-use crate::config::{ConfigPlace, MemcachedAddress, MemcachedListenerConfig, MemcachedTlsConfig};
+use crate::config::{ConfigPlace, MemcachedAddress, MemcachedListenerConfig, ServerTlsConfig};
 
 impl Reader<'_> {
     pub(super) fn memcached(&mut self, raw: Vec<Spanned<RawMemcached>>) -> Vec<MemcachedListenerConfig> {
@@ -56,7 +56,7 @@ impl Reader<'_> {
         let client_ca = raw.tls_client_ca.and_then(|source| self.parsed(&source, ""));
         let users = raw.users.and_then(|source| self.parsed(&source, ""));
         let allow = self.allowed(raw.allow);
-        let tls = certificate.zip(key).map(|(certificate, key)| MemcachedTlsConfig {
+        let tls = certificate.zip(key).map(|(certificate, key)| ServerTlsConfig {
             certificate,
             key,
             client_ca,

@@ -6,7 +6,7 @@ mod namespace;
 use wire::id::{Cntlid, Csi, Nsid};
 use wire::identify::capabilities::FlushAll;
 use wire::identify::command_set::{
-    CommandSetVectors, CommandSets, KvController, NvmController, NvmNamespace,
+    Aocs, CommandSetVectors, CommandSets, KvController, NvmController, NvmNamespace,
 };
 use wire::identify::descriptors::{NamespaceDescriptor, write_namespace_descriptors};
 use wire::identify::lists::{write_controller_list, write_nsid_list};
@@ -50,7 +50,8 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
         Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => of_namespace(around, sqe, |space| {
             let blocks = space.store.blocks().ok_or(Status::INVALID_COMMAND_SET.with_dnr())?;
             let is_read_only = around.is_read_only(space);
-            let structure = namespace::identify(space, &blocks.geometry(), is_read_only, around.limits);
+            let (geometry, allocated) = (blocks.geometry(), blocks.health().allocated_bytes);
+            let structure = namespace::identify(space, &geometry, allocated, is_read_only, around.limits);
             Ok(structure.as_bytes().to_vec())
         })?,
         Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => nsid_list(around, sqe.nsid(), |_| true)?,
@@ -180,5 +181,6 @@ fn nvm_controller(around: &Surroundings<'_>) -> Vec<u8> {
     let page_bytes = around.limits.cap().page_bytes_min();
     // Verify and Dataset Management are processed in parts: their fields are the only limit.
     controller.set_write_zeroes_limit_bytes(Some(around.limits.write_zeroes_bytes_max), page_bytes);
+    controller.set_aocs(Aocs::ALLOCATED_LBA);
     controller.as_bytes().to_vec()
 }

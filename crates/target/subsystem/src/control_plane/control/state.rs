@@ -47,6 +47,8 @@ fn pairs(store: &Store) -> Option<PairsState> {
         memory_bytes: store.memory_bytes(),
         used_memory_bytes: usage.memory_bytes,
         refused_memory_count: usage.no_memory_count,
+        pinned_count: usage.pinned_count,
+        pinned_bytes: usage.pinned_bytes,
         log: (usage.log_bytes_max > 0).then_some(log),
     })
 }

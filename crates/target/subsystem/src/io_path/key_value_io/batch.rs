@@ -44,7 +44,9 @@ fn check(data: &[u8], command: &BatchSubmit) -> Checked<()> {
     let (mut count, mut outcome_bytes) = (0u32, 0usize);
     for operation in Operations::new(data) {
         let operation = operation.map_err(|_| Status::INVALID_FIELD.with_dnr())?;
-        if command.is_presence && (operation.opcode != KvOpcode::EXIST || operation.room_bytes != 0) {
+        let has_bit =
+            matches!(operation.opcode, KvOpcode::EXIST | KvOpcode::PIN) && operation.room_bytes == 0;
+        if command.is_presence && !has_bit {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         count += 1;
@@ -108,7 +110,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let running = Running::new(self.caller.owner, *self.sqe, None, Step::Collecting(kept));
         let ticket = self.commands.keep(self.ticket, running);
         if kept_bytes > 0 {
-            self.commands.running.charge(ticket, kept_bytes);
+            self.commands.running.charge_kept(ticket, kept_bytes);
         }
         self.commands.collecting.insert(key, ticket);
         Ok(Begun::Started { ticket, hold: Hold::None })
@@ -149,12 +151,8 @@ impl<I: Io<Message>> Start<'_, I> {
 impl<I: Io<Message>> BatchStart<'_, '_, I> {
     /// Waits for the Submit with the same tag.
     pub(crate) fn collect(&mut self, command: &BatchCollect) -> Checked<Begun> {
-        // A value may be longer than a transfer, unless transfers are limited for all.
-        let is_limited = self.start.commands.namespaces.is_beside_blocks(self.start.caller.view);
+        // A value may be longer than a transfer, also beside blocks: MDTS is not for this command.
         let length = command.buffer_bytes as usize;
-        if is_limited {
-            self.start.transfer(command.buffer_bytes.into())?;
-        }
         if length == 0 {
             return Err(Status::INVALID_FIELD.with_dnr());
         }

@@ -96,8 +96,14 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
                 ValueStart { start: self.start, at: self.at }.store(&command)
             }
             KeyValueCommand::StoreData(command) => {
-                let value_bytes_max = self.value_bytes_max()?;
+                // It also waits while the log is read or has failed: Submit refuses both then, in this order.
+                let partition = self.start.commands.namespaces.keys_mut(self.at).partition_unread();
+                let value_bytes_max = partition.processor.settings().value_bytes_max;
+                drop(partition);
                 ValueStart { start: self.start, at: self.at }.store_data(&command, value_bytes_max)
+            }
+            KeyValueCommand::StoreFlags(command) => {
+                ValueStart { start: self.start, at: self.at }.store_flags(&command)
             }
             KeyValueCommand::List { from, room_bytes } => self.list(from, room_bytes),
             KeyValueCommand::Operate(command)
@@ -346,7 +352,7 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         length > transfer_bytes_max || length as usize >= CHUNK_BYTES && is_asked_for
     }
 
-    /// The longest value advertised to hosts.
+    /// The longest value of a Store, as it is advertised to hosts.
     fn value_bytes_max(&mut self) -> Checked<usize> {
         let value_bytes_max = self.partition()?.processor.settings().value_bytes_max;
         // Beside block namespaces one command's transfer is limited.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Store ─▶ waits, while its lane receives another ─▶ Reserve ─▶ chunks ─▶ R2T, data ─▶ … ─▶ Commit ─▶ ended
-//!                                                       ▲─ the next one, ahead ──┘
+//!                                                       ▲─ the next one, ahead ──┘   ▲─ its flags, if they follow
 //! ```
 //!
 //! A lane receives one value at a time, and the next once all missing parts are requested: a host that announces many
@@ -16,6 +16,7 @@ use std::ops::Range;
 use memory::Chunk;
 use reactor::Io;
 use store::Ticket;
+use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::io_path::commands::Commands;
@@ -23,9 +24,18 @@ use crate::io_path::io_command::Ended;
 use crate::io_path::running::Step;
 use crate::messages::key_value::action::KvOutcome;
 use crate::messages::key_value::arrivals::LaneArrivals;
-use crate::messages::key_value::arriving::{Arriving, Intake, Stage};
+use crate::messages::key_value::arriving::{Arriving, Intake};
 use crate::messages::key_value::message::{PartitionRequest, Work};
 use crate::messages::message::Message;
+
+/// What a value waits for from its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaits {
+    /// A requested part.
+    Part,
+    /// Its flags, behind its last part.
+    Flags,
+}
 
 /// The Stores of a reactor whose values arrive in parts.
 pub(crate) struct ArrivingValues<'a, I> {
@@ -56,7 +66,7 @@ impl<I: Io<Message>> ArrivingValues<'_, I> {
             let Some(next) = (if may_begin { of_lane.waiting.pop_front() } else { None }) else { return };
             // Aborted, or its lane has ended.
             let Some(arriving) = self.arriving(next) else { continue };
-            arriving.stage = Stage::Arriving;
+            arriving.begin(last.is_none());
             let of_lane = self.commands.arrivals.lane(lane);
             (of_lane.last, of_lane.before) = (Some(next), last);
             self.carry_on(next);
@@ -110,7 +120,7 @@ impl<I: Io<Message>> ArrivingValues<'_, I> {
         let now_ns = self.io.now_ns();
         let Some(arriving) = self.arriving(ticket) else { return };
         arriving.is_asking = false;
-        if !arriving.is_whole() && !outcome.status.is_success() && arriving.asked_since_ns.is_some() {
+        if !arriving.is_whole() && !outcome.status.is_success() && arriving.requested_count > 0 {
             arriving.failure = Some(outcome.status);
             return;
         }
@@ -119,10 +129,10 @@ impl<I: Io<Message>> ArrivingValues<'_, I> {
         }
         arriving.given_count += outcome.room.len();
         arriving.spare.extend(outcome.room);
-        let part = arriving.next_part(now_ns);
+        let parts: Vec<_> = std::iter::from_fn(|| arriving.next_part(now_ns)).collect();
         let Some(running) = self.commands.running.get_mut(ticket) else { return };
         let (owner, sqe) = (running.owner, running.sqe);
-        if let Some(room) = part {
+        for room in parts {
             self.commands.push_ended(Ended { room: Some(room), ..Ended::new(owner, sqe, Status::SUCCESS) });
         }
         self.carry_on(ticket);
@@ -136,16 +146,40 @@ impl<I: Io<Message>> ArrivingValues<'_, I> {
         }
     }
 
+    /// What a value waits for from its host.
+    pub(crate) fn awaits(&mut self, ticket: Ticket) -> Option<Awaits> {
+        let arriving = self.arriving(ticket)?;
+        match arriving.requested_count {
+            0 => (arriving.awaits_flags && arriving.has_all_parts()).then_some(Awaits::Flags),
+            _ => Some(Awaits::Part),
+        }
+    }
+
+    /// The flags of a value that its lane receives, found by a condition on its Store Data. Returns whether there is one.
+    pub(crate) fn on_flags(&mut self, lane: u32, is_of: impl Fn(&Sqe) -> bool, flags: u32) -> bool {
+        let LaneArrivals { last, before, .. } = *self.commands.arrivals.lane(lane);
+        for ticket in [before, last].into_iter().flatten() {
+            let is_it = self.commands.running.get_mut(ticket).is_some_and(|running| is_of(&running.sqe));
+            if let Some(arriving) = self.arriving(ticket).filter(|of| is_it && of.awaits_flags) {
+                arriving.set_flags(flags);
+                self.carry_on(ticket);
+                return true;
+            }
+        }
+        false
+    }
+
     /// A part of a value has arrived: returns the next part to request, if memory for it is reserved.
     pub(crate) fn on_part(&mut self, ticket: Ticket, chunk: Chunk) -> Option<(Intake, Range<u32>)> {
         let now_ns = self.io.now_ns();
         let arriving = self.arriving(ticket)?;
-        arriving.asked_since_ns = None;
+        arriving.push(chunk, now_ns);
         if let Some(status) = arriving.failure {
-            self.end(ticket, status);
+            if arriving.requested_count == 0 {
+                self.end(ticket, status);
+            }
             return None;
         }
-        arriving.chunks.push(chunk);
         let next = arriving.next_part(now_ns);
         self.carry_on(ticket);
         next

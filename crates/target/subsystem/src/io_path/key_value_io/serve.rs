@@ -187,24 +187,22 @@ pub(crate) fn tend_logs(commands: &mut Commands, io: &mut impl Io<Message>) -> b
         keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
         if let Some(failure) = keys.logged.failure() {
             worked |= !waiters.is_idle();
-            waiters.give_up(io, keys, id, failure);
+            waiters.give_up(io, keys, id, failure.into());
             if waiters.has_become_failed() {
                 worked = true;
                 failed.push((id, failure));
             }
         }
-        if keys.logged.is_slow() {
-            worked |= waiters.has_become_slow(io);
-        }
+        worked |= waiters.follow_pause(io, keys, id);
         if keys.logged.is_full() {
-            worked |= waiters.refuse_unsettled(io, keys.logged.settled());
+            worked |= waiters.refuse_unsettled(io, keys);
         }
         worked |= waiters.has_become_ready(keys.logged.is_ready());
         if waiters.resume(io, keys, id) {
             keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
             worked = true;
         }
-        worked |= waiters.post_settled(io, keys.logged.settled());
+        worked |= waiters.post_settled(io, keys);
         let is_busy = keys.logged.is_busy() || is_removed && !keys.logged.has_stopped();
         match waiters.count_change(is_busy) {
             Some(true) => entered.push(at),

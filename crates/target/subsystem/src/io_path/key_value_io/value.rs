@@ -6,6 +6,7 @@
 //! Retrieve Submit ─▶ value found, in RAM: here │ with a log: by its partition ─▶ Collect ends with the bytes, then Submit
 //! Store Data ─▶ waits, nothing is requested; a value in its capsule is kept
 //! Store Submit ─▶ Store Data becomes a Store whose value arrives in parts, or has arrived; Submit ends
+//! Store Flags ─▶ the value, if its Submit has announced them, may be stored once it has arrived; Flags end
 //! ```
 
 use std::sync::Arc;
@@ -15,9 +16,10 @@ use memory::{Buffer, CHUNK_BYTES, Payload};
 use reactor::Io;
 use wire::kv::StoreOptions;
 use wire::kv::batch::{BatchCollect, STORE_WITH_ATTRIBUTES, StoreAttributes, collect_result};
-use wire::kv::value::{RetrieveSubmit, StoreData, StoreSubmit};
+use wire::kv::value::{FLAGS_FOLLOW, RetrieveSubmit, StoreData, StoreFlags, StoreSubmit};
 use wire::opcode::KvOpcode;
 use wire::sgl::DataPointer;
+use wire::sqe::Sqe;
 use wire::status::Status;
 
 use super::large::ArrivingValues;
@@ -35,7 +37,7 @@ use crate::messages::key_value::perform::version_and_flags;
 use crate::messages::key_value::retrieving::{Retrieving, rest_bytes};
 use crate::messages::message::Message;
 
-/// Bytes of a lane's buffers, and of values in capsules that wait for their Submit: no further such value is kept.
+/// Values that came in the capsules of a lane and are not stored yet, bytes: no further one is kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Begins the commands that name a value.
@@ -141,7 +143,7 @@ impl<I: Io<Message>> ValueStart<'_, '_, I> {
         if matches!(self.start.sqe.dptr.classify(), DataPointer::InCapsule { .. }) {
             self.start.key_value_data(length)?;
             let lane = self.start.caller.owner.lane().unwrap_or_default();
-            if self.start.commands.running.taken_bytes(lane) + length > KEPT_BYTES_MAX {
+            if self.start.commands.running.kept_bytes(lane) + length > KEPT_BYTES_MAX {
                 return Err(Status::COMMAND_INTERRUPTED);
             }
             kept = bytes(self.start.data, &self.start.supply)[..length].into();
@@ -167,8 +169,10 @@ impl<I: Io<Message>> ValueStart<'_, '_, I> {
         is_same: bool,
         waiting: store::Ticket,
     ) -> Checked<Begun> {
-        let options = StoreOptions::from_bits(command.options).and_then(condition);
-        if !is_same || options.is_none() {
+        let options = command.options & !FLAGS_FOLLOW;
+        let awaits_flags = command.options != options;
+        let condition = StoreOptions::from_bits(options).and_then(condition);
+        if !is_same || condition.is_none() || awaits_flags && self.is_kept(waiting) {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let length = command.data_bytes();
@@ -181,7 +185,7 @@ impl<I: Io<Message>> ValueStart<'_, '_, I> {
         self.check_scope(&key)?;
         drop(self.partition()?);
         self.start.found_submit(command.tag)?;
-        let StoreSubmit { value_bytes, options, ttl_s, .. } = *command;
+        let StoreSubmit { value_bytes, ttl_s, .. } = *command;
         let attributes = StoreAttributes { ttl_s, flags };
         let name = KeyName::from(&key[..]);
         let Start { commands, io, caller, .. } = &mut *self.start;
@@ -201,7 +205,7 @@ impl<I: Io<Message>> ValueStart<'_, '_, I> {
             post(commands, *io, self.at, to, (waiting, name, action));
             return Ok(Begun::Complete(Status::SUCCESS, 0));
         }
-        let arriving = Arriving::new(name, options, value_bytes, attributes);
+        let arriving = Arriving { awaits_flags, ..Arriving::new(name, options, value_bytes, attributes) };
         if let Some(running) = commands.running.get_mut(waiting) {
             running.namespace = Some(self.at);
             running.step = Step::Arriving(Box::new(arriving));
@@ -210,6 +214,27 @@ impl<I: Io<Message>> ValueStart<'_, '_, I> {
             ArrivingValues { commands, io: *io }.line_up(lane, waiting);
         }
         Ok(Begun::Complete(Status::SUCCESS, 0))
+    }
+
+    /// The flags of a value that its host has sent.
+    pub(crate) fn store_flags(&mut self, command: &StoreFlags) -> Checked<Begun> {
+        let nsid = self.start.sqe.nsid();
+        let is_of = |sqe: &Sqe| {
+            let is_data = sqe.opcode == KvOpcode::STORE_DATA.raw() && sqe.nsid() == nsid;
+            is_data && StoreData::from_sqe(sqe).tag == command.tag
+        };
+        let Start { commands, io, caller, .. } = &mut *self.start;
+        let lane = caller.owner.lane().ok_or(Status::INVALID_FIELD.with_dnr())?;
+        match (ArrivingValues { commands, io: *io }).on_flags(lane, is_of, command.flags) {
+            true => Ok(Begun::Complete(Status::SUCCESS, 0)),
+            false => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
+        }
+    }
+
+    /// Whether the value of a waiting Store Data has come in its capsule.
+    fn is_kept(&mut self, waiting: store::Ticket) -> bool {
+        let running = self.start.commands.running.get_mut(waiting);
+        running.is_some_and(|running| matches!(&running.step, Step::Collecting(kept) if !kept.is_empty()))
     }
 
     fn check_scope(&self, key: &[u8]) -> Checked<()> {

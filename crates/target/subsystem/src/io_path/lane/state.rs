@@ -31,12 +31,19 @@ pub(crate) enum LaneState {
     Connecting { qid: Qid },
     /// Its Connect was accepted, and its host must authenticate: until then it belongs to no association.
     Authenticating { qid: Qid },
-    /// The admin queue of a controller.
-    Admin { association: Arc<Association> },
+    /// The admin queue of a controller. Those of discovery controllers reach no namespaces.
+    Admin { association: Arc<Association>, reach: Option<Reach> },
     /// An I/O queue of a controller.
     Io(IoQueue),
     /// It accepts no commands any more.
     Closing(Closing),
+}
+
+/// The namespaces that an admin queue reaches: those that its host sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    pub(crate) subsystem: SubsystemId,
+    pub(crate) view: ViewIndex,
 }
 
 /// An I/O queue whose Connect was accepted.
@@ -99,7 +106,7 @@ impl LaneState {
     #[inline]
     pub(crate) fn association(&self) -> Option<&Arc<Association>> {
         match self {
-            Self::Admin { association } | Self::Io(IoQueue { association, .. }) => Some(association),
+            Self::Admin { association, .. } | Self::Io(IoQueue { association, .. }) => Some(association),
             _ => None,
         }
     }
@@ -113,11 +120,23 @@ impl LaneState {
         }
     }
 
-    /// The I/O queue that it serves.
-    pub(crate) fn io_queue_mut(&mut self) -> Option<&mut IoQueue> {
+    /// The namespaces that its commands reach.
+    pub(crate) fn reached(&self) -> Option<ViewIndex> {
         match self {
-            Self::Io(queue) => Some(queue),
+            Self::Io(queue) => Some(queue.view),
+            Self::Admin { reach, .. } => reach.map(|reach| reach.view),
             _ => None,
+        }
+    }
+
+    /// The table of namespaces was replaced.
+    pub(crate) fn on_table(&mut self, namespaces: &Attachments) {
+        match self {
+            Self::Io(IoQueue { subsystem, view, association, .. })
+            | Self::Admin { association, reach: Some(Reach { subsystem, view }) } => {
+                *view = namespaces.view_of(*subsystem, &association.host);
+            }
+            _ => {}
         }
     }
 
@@ -140,11 +159,6 @@ impl LaneState {
 }
 
 impl IoQueue {
-    /// The table of namespaces was replaced.
-    pub(crate) fn on_table(&mut self, namespaces: &Attachments) {
-        self.view = namespaces.view_of(self.subsystem, &self.association.host);
-    }
-
     /// Its incomplete pairs, for a fused command that has arrived.
     pub(crate) fn fused(&mut self) -> &mut Pairs {
         if !matches!(self.order, Order::Fused(_)) {

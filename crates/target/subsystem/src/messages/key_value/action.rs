@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use kv::{ChunkList, ListPosition};
+use kv::{ChunkList, Condition, ListPosition};
 use memory::{CHUNK_BYTES, Chunk};
-use wire::kv::Key;
+use store::Need;
 use wire::kv::batch::StoreAttributes;
+use wire::kv::{Key, StoreOptions};
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 
+use crate::messages::key_value::operation::condition;
 use crate::objects::key_rights::KeyScope;
 
 /// An action that a command requests from the partition of its key.
@@ -68,11 +70,12 @@ impl KvAction {
         matches!(self, Self::List { from, .. } if *from != ListPosition::default())
     }
 
-    /// Whether it needs the stored value to be in memory.
-    pub(crate) fn needs_value(&self) -> bool {
+    /// What it needs to know of its key.
+    pub(crate) fn need(&self) -> Need {
         match self {
-            Self::Operate { opcode, .. } => needs_value(*opcode),
-            Self::Flush | Self::List { .. } | Self::Reserve { .. } | Self::Commit { .. } => false,
+            Self::Operate { opcode, options, .. } => need(*opcode, *options),
+            Self::Reserve { options, .. } | Self::Commit { options, .. } => need(KvOpcode::STORE, *options),
+            Self::Flush | Self::List { .. } => Need::Nothing,
         }
     }
 
@@ -99,12 +102,22 @@ impl KvAction {
 /// Whether an operation may change a pair.
 pub(crate) fn changes(opcode: KvOpcode) -> bool {
     use KvOpcode as Opcode;
-    !matches!(opcode, Opcode::RETRIEVE | Opcode::EXIST | Opcode::VECTOR_FILTER | Opcode::VECTOR_REDUCE)
+    !matches!(
+        opcode,
+        Opcode::RETRIEVE | Opcode::EXIST | Opcode::PIN | Opcode::VECTOR_FILTER | Opcode::VECTOR_REDUCE
+    )
 }
 
-/// Whether an operation needs the stored value to be in memory.
-pub(crate) fn needs_value(opcode: KvOpcode) -> bool {
-    !matches!(opcode, KvOpcode::STORE | KvOpcode::DELETE | KvOpcode::EXIST)
+/// What an operation needs to know of its key.
+pub(crate) fn need(opcode: KvOpcode, options: u8) -> Need {
+    match opcode {
+        KvOpcode::STORE => match StoreOptions::from_bits(options).and_then(condition) {
+            Some(Condition::Always) => Need::Nothing,
+            _ => Need::Presence,
+        },
+        KvOpcode::DELETE | KvOpcode::EXIST | KvOpcode::PIN => Need::Presence,
+        _ => Need::Value,
+    }
 }
 
 /// The outcome of a command at its partition.

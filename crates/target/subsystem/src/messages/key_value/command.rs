@@ -2,7 +2,7 @@
 
 use wire::kv::batch::{BatchCollect, BatchSubmit};
 use wire::kv::operation::KvVendorCommand;
-use wire::kv::value::{RetrieveSubmit, StoreData, StoreSubmit};
+use wire::kv::value::{RetrieveSubmit, StoreData, StoreFlags, StoreSubmit};
 use wire::kv::{Key, KvCommand, StoreOptions};
 use wire::opcode::{KvOpcode, NvmOpcode};
 use wire::sqe::Sqe;
@@ -23,6 +23,8 @@ pub(crate) enum KeyValueCommand {
     StoreSubmit(StoreSubmit),
     /// Brings a value whose key a Store Submit names. docs/kv-commands.md §7.2
     StoreData(StoreData),
+    /// Brings the flags of a value that arrives. docs/kv-commands.md §7.3
+    StoreFlags(StoreFlags),
     /// Lists keys.
     List {
         /// The first key, if given.
@@ -61,7 +63,8 @@ impl KeyValueCommand {
             | Self::BatchSubmit(_)
             | Self::RetrieveSubmit(_)
             | Self::StoreSubmit(_)
-            | Self::StoreData(_) => None,
+            | Self::StoreData(_)
+            | Self::StoreFlags(_) => None,
         }
     }
 
@@ -79,6 +82,7 @@ impl KeyValueCommand {
             KvOpcode::RETRIEVE_SUBMIT => return Ok(Self::RetrieveSubmit(RetrieveSubmit::from_sqe(sqe))),
             KvOpcode::STORE_SUBMIT => return Ok(Self::StoreSubmit(StoreSubmit::from_sqe(sqe))),
             KvOpcode::STORE_DATA => return Ok(Self::StoreData(StoreData::from_sqe(sqe))),
+            KvOpcode::STORE_FLAGS => return Ok(Self::StoreFlags(StoreFlags::from_sqe(sqe))),
             _ => {}
         }
         let command = KvCommand::from_sqe(sqe);
@@ -98,7 +102,7 @@ impl KeyValueCommand {
             KvOpcode::STORE | KvOpcode::ATOMIC | KvOpcode::VECTOR_VECTOR => (0, length, None),
             KvOpcode::RETRIEVE => (length, 0, None),
             KvOpcode::DELETE | KvOpcode::EXIST => (0, 0, None),
-            KvOpcode::VECTOR_SCALAR | KvOpcode::VECTOR_REDUCE => (0, 0, scalar),
+            KvOpcode::PIN | KvOpcode::VECTOR_SCALAR | KvOpcode::VECTOR_REDUCE => (0, 0, scalar),
             KvOpcode::VECTOR_FILTER | KvOpcode::VECTOR_FETCH => (length, 0, scalar),
             _ => return Err(Status::INVALID_OPCODE.with_dnr()),
         };

@@ -1,12 +1,12 @@
 //! One operation on one key of a partition, as a single command or an entry of a batch. docs/kv-commands.md §2
 
 use kv::vector::{Comparison, Element, Function, Operand, VectorError};
-use kv::{Atomic, AtomicResult, Attributes, Condition, KeyHash, PairPlace, Processor, Stored};
+use kv::{Atomic, AtomicResult, Attributes, Condition, KeyHash, Leased, PairPlace, Processor, Stored};
 use wire::kv::StoreOptions;
 use wire::kv::batch::{Operation, STORE_WITH_ATTRIBUTES, StoreAttributes};
 use wire::kv::operation::{
-    AtomicFunction, AtomicOperation, AtomicOptions, ElementCode, VectorComparison, VectorFunction,
-    vector_parts,
+    AtomicFunction, AtomicOperation, AtomicOptions, ElementCode, PIN_IF_ROOM, VectorComparison,
+    VectorFunction, pin_seconds, vector_parts,
 };
 use wire::opcode::KvOpcode;
 use wire::status::Status;
@@ -85,6 +85,7 @@ fn rare(
             let place = processor.find(hash, operation.key).ok_or(Status::KEY_DOES_NOT_EXIST)?;
             Ok(Done::new(Status::SUCCESS, processor.value_bytes(place) as u64))
         }
+        KvOpcode::PIN => pin(processor, hash, operation),
         KvOpcode::ATOMIC => {
             let Operation { kind, options, operand, .. } = *operation;
             let atomic = AtomicOperation::from_bytes(kind, options, operand).ok_or(Status::INVALID_FIELD)?;
@@ -95,6 +96,25 @@ fn rare(
         }
         KvOpcode::VECTOR_REDUCE => reduce(processor, hash, operation, effort),
         _ => Err(Status::INVALID_OPCODE),
+    }
+}
+
+/// Pins a pair, or takes a pin back. docs/kv-commands.md §3.5
+fn pin(processor: &mut Processor, hash: KeyHash, operation: &Operation<'_>) -> Outcome {
+    let seconds = pin_seconds(operation.operand).ok_or(Status::INVALID_FIELD)?;
+    if operation.options & !PIN_IF_ROOM != 0 || operation.kind != 0 {
+        return Err(Status::INVALID_FIELD);
+    }
+    let leased = match seconds {
+        0 if processor.unpin(hash, operation.key) => Leased::Done,
+        0 => Leased::Absent,
+        _ => processor.pin(hash, operation.key, seconds),
+    };
+    match leased {
+        Leased::Done => Ok(Done::new(Status::SUCCESS, 0)),
+        Leased::Absent => Err(Status::KEY_DOES_NOT_EXIST),
+        Leased::Full if operation.options == PIN_IF_ROOM => Ok(Done::new(Status::SUCCESS, 0)),
+        Leased::Full => Err(Status::CAPACITY_EXCEEDED),
     }
 }
 
@@ -367,6 +387,27 @@ mod tests {
 
     fn operation<'a>(opcode: KvOpcode, operand: &'a [u8]) -> Operation<'a> {
         Operation { opcode, options: 0, kind: 0, room_bytes: 0, key: b"k", operand }
+    }
+
+    #[test]
+    fn pairs_are_pinned_and_unpinned() {
+        fn pin(partition: &mut Partition, options: u8, operand: &[u8]) -> Status {
+            partition.run(&Operation { options, ..operation(KvOpcode::PIN, operand) }).0.status
+        }
+        let mut partition = Partition::new();
+        let seconds = &[9, 0, 0, 0];
+        assert_eq!(pin(&mut partition, 0, seconds), Status::KEY_DOES_NOT_EXIST.with_dnr());
+        partition.run(&operation(KvOpcode::STORE, &[1; 5 << 20]));
+        assert_eq!(pin(&mut partition, 0, seconds), Status::CAPACITY_EXCEEDED.with_dnr(), "more than half");
+        assert_eq!(pin(&mut partition, PIN_IF_ROOM, seconds), Status::SUCCESS);
+        partition.run(&operation(KvOpcode::STORE, &[1; 1 << 20]));
+        for (options, operand) in [(2, &seconds[..]), (0, &[9]), (0, &[255; 8])] {
+            assert_eq!(pin(&mut partition, options, operand), Status::INVALID_FIELD.with_dnr());
+        }
+        assert_eq!(pin(&mut partition, 0, &[9, 0, 0, 0, 0, 0, 0, 0]), Status::SUCCESS);
+        assert_eq!(partition.processor.counters().pinned_count, 1);
+        assert_eq!(pin(&mut partition, 0, &[0; 4]), Status::SUCCESS);
+        assert_eq!(partition.processor.counters().pinned_count, 0);
     }
 
     #[test]

@@ -195,6 +195,18 @@ fn list(
     (next, has_room)
 }
 
+/// The outcome of a List of these keys, in this order, as far as there is room.
+pub(crate) fn listed(all: &[Box<[u8]>], scope: Option<&KeyScope>, room: usize) -> KvOutcome {
+    let mut used = list_bytes(&[]);
+    let keys = all.iter().filter_map(|key| Key::new(key));
+    let allowed = keys.filter(|key| scope.is_none_or(|scope| scope.contains(key.as_bytes())));
+    let fitting = allowed.take_while(|key| {
+        used += list_bytes(&[*key]) - 4;
+        used <= room
+    });
+    KvOutcome { data: written(&fitting.collect::<Vec<_>>(), room), ..KvOutcome::new(Status::SUCCESS) }
+}
+
 fn written(keys: &[Key], room: usize) -> Box<[u8]> {
     let mut data = vec![0; list_bytes(keys).min(room)];
     if let Some(mut writer) = KeyListWriter::new(&mut data) {

@@ -15,6 +15,7 @@ const ADMIN: &[AdminOpcode] = &[
     AdminOpcode::GET_FEATURES,
     AdminOpcode::ASYNC_EVENT_REQUEST,
     AdminOpcode::KEEP_ALIVE,
+    AdminOpcode::GET_LBA_STATUS,
 ];
 
 /// Of the key-value command set. wire §23

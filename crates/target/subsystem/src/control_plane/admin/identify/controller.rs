@@ -92,10 +92,13 @@ fn io(controller: &mut IdentifyController, around: &Surroundings<'_>) {
             | Oncs::VERIFY
             | Oncs::COPY,
     );
-    controller.set_fuses(Fuses::COMPARE_AND_WRITE);
+    // Pairs keep out the writers of this target only.
+    if !around.subsystem.is_some_and(Subsystem::has_other_writers) {
+        controller.set_fuses(Fuses::COMPARE_AND_WRITE);
+        controller.set_atomic_compare_write_blocks(limits.compare_and_write_blocks_max);
+    }
     // A namespace with a volatile write cache may be added later, and Linux asks only once: without this bit it sends
     // no Flush and no FUA.
     controller.vwc = Vwc::default().with_present(true).with_flush_all(FLUSH_ALL);
-    controller.set_atomic_compare_write_blocks(limits.compare_and_write_blocks_max);
     controller.set_ocfs(Ocfs::FORMAT_0);
 }

@@ -5,7 +5,7 @@ use wire::identify::command_set::{
     IndependentNamespace, KvFormat, KvNamespace, KvVendorArea, KvVendorCommands, Nstat,
 };
 use wire::identify::namespace::{
-    DeallocatedValue, Dlfeat, IdentifyNamespace, LbaFormat, Nmic, Nsattr, Nsfeat,
+    DeallocatedValue, Dlfeat, IdentifyNamespace, LbaFormat, Nmic, Nsattr, Nsfeat, NvmVendorCommands,
 };
 use wire::kv::LONG_KEY_LENGTH_MAX;
 
@@ -19,6 +19,7 @@ use crate::objects::subsystem::Namespace;
 pub(super) fn identify(
     namespace: &Namespace,
     geometry: &Geometry,
+    allocated_bytes: Option<u64>,
     is_read_only: bool,
     limits: &Limits,
 ) -> IdentifyNamespace {
@@ -28,12 +29,18 @@ pub(super) fn identify(
     structure.nuse.set(geometry.block_count);
     structure.nvmcap.set(geometry.bytes().into());
     structure.nsfeat = Nsfeat::OPTIMAL_SIZES;
+    if let Some(bytes) = allocated_bytes {
+        structure.nsfeat |= Nsfeat::THIN;
+        structure.nuse.set(bytes.div_ceil(geometry.block_bytes.into()).min(geometry.block_count));
+    }
     structure.set_format_count(1);
     structure.lbaf[0] = LbaFormat::new(geometry.block_bytes).expect("a store has blocks of a power of two");
     structure.nmic = Nmic::SHARED;
     structure.nsattr = attributes(is_read_only);
     let can_deallocate = geometry.can_deallocate;
-    let value = if can_deallocate { DeallocatedValue::ZEROES } else { DeallocatedValue::UNKNOWN };
+    // The holes of storage that is only read are zeroes. Where Deallocate leaves blocks as they are, hosts must not expect zeroes.
+    let is_zero = can_deallocate || geometry.is_read_only;
+    let value = if is_zero { DeallocatedValue::ZEROES } else { DeallocatedValue::UNKNOWN };
     structure.dlfeat = Dlfeat::default().with_value(value).with_write_zeroes_deallocates(can_deallocate);
     structure.set_write_granularity_blocks(geometry.preferred_write_blocks);
     structure.set_write_alignment_blocks(geometry.preferred_write_blocks);
@@ -45,6 +52,7 @@ pub(super) fn identify(
     structure.set_copy_ranges(limits.copy_range_count_max);
     structure.anagrpid.set(ANA_GROUP);
     structure.nguid = namespace.nguid;
+    structure.set_vendor_commands(NvmVendorCommands::LBA_STATUS);
     structure
 }
 
@@ -60,19 +68,21 @@ pub(super) fn key_value(
     structure.nuse.set(usage.pair_bytes.min(shape.bytes));
     structure.nmic = Nmic::SHARED;
     structure.set_format_count(1);
-    // Values cannot be read in parts: a value must fit into one transfer if transfers are limited.
+    // A value moves as a whole: the command set's commands have it fit into one transfer if transfers are limited, ours do not.
     let transfer_bytes_max = if is_limited { limits.transfer_bytes_max } else { u32::MAX };
     let value_bytes_max = shape.value_bytes_max.min(transfer_bytes_max);
     structure.kvf[0] = KvFormat::new(16, value_bytes_max, 0);
     let mut vendor = KvVendorArea::default();
     vendor.version.set(1);
-    vendor.commands = KvVendorCommands::all();
+    let mut commands = KvVendorCommands::all();
     let has_map = namespace.store.keys().is_some_and(|keys| keys.partitioning().is_some());
-    vendor.commands.set(KvVendorCommands::PARTITION_MAP, has_map);
+    commands.set(KvVendorCommands::PARTITION_MAP, has_map);
+    vendor.set_commands(commands);
     vendor.long_key_bytes_max.set(LONG_KEY_LENGTH_MAX.into());
     vendor.batch_operations_max.set(OPERATION_COUNT_MAX.into());
     vendor.batch_bytes_max.set(limits.transfer_bytes_max);
     vendor.vector_bytes_max.set(VECTOR_BYTES_MAX);
+    vendor.value_bytes_max.set(shape.value_bytes_max);
     vendor.batch_vector_bytes_max.set(BATCH_VECTOR_BYTES_MAX);
     structure.set_vendor(vendor);
     structure.anagrpid.set(ANA_GROUP);

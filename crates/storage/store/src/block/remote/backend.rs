@@ -1,4 +1,4 @@
-//! One reactor's access to a namespace on an export.
+//! One reactor's access to a namespace in another process.
 //!
 //! ```text
 //! start ─▶ Task ─▶ Wire ─▶ … the server answers ─▶ reply
@@ -17,16 +17,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use memory::Buffer;
 use reactor::{Completion, File, Operation};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
-use super::CONNECT_LIMIT;
-use super::connect::{Connected, connect};
-use super::shared::{Call, Done, Inbox, Job, Kind, Message, Shared, lock};
+use super::shared::{Call, Done, Inbox, Job, Kind, Message, Owner, Shared, lock};
 use super::task::{Memory, Origin, Task, Tasks};
-use super::wire::{Lost, Wire};
+use super::{CONNECT_LIMIT, Connected, Lost, Remote, Wire};
 use crate::namespace::{Backend, Generation, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 
 /// Interval between looks at deadlines, ns.
@@ -49,19 +46,20 @@ const LASTING_NS: u64 = 1_000_000_000;
 const WAKE: u32 = 0;
 const TICK: u32 = 1;
 
-/// Error numbers of the protocol.
+/// Error numbers of storage.
 const EPERM: u32 = 1;
 const ENOSPC: u32 = 28;
-const ESHUTDOWN: u32 = 108;
+
+type TaskOf<R> = Task<<R as Remote>::Wire>;
 
 /// One reactor's access.
-pub(super) struct NbdBackend {
-    shared: Arc<Shared>,
+pub(super) struct RemoteBackend<R: Remote> {
+    shared: Arc<Shared<R>>,
     /// An epoll set of the inbox and the connection, which the reactor awaits.
     set: File,
-    inbox: Arc<Inbox>,
-    role: Role,
-    wire: Option<Wire>,
+    inbox: Owner<R>,
+    role: Role<R>,
+    link: Option<Connected<R::Wire>>,
     /// A thread makes a connection.
     is_connecting: bool,
     /// Before the next attempt to connect.
@@ -69,28 +67,30 @@ pub(super) struct NbdBackend {
     connected_ns: u64,
     /// Whether the set has us told when the connection takes more.
     is_blocked: bool,
-    tasks: Tasks,
+    tasks: Tasks<R::Wire>,
     /// Tasks that have been answered and are still in flight.
     overdue_count: u32,
+    /// The searches for data among them, which are not counted there: a server may do without them.
+    overdue_search_count: u32,
     /// Requests that wait for the server to answer again.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Waiting<R::Wire>>,
     /// Requests that another reactor carries out.
-    guests: HashMap<u64, (Ticket, Call, Option<Buffer>)>,
+    guests: HashMap<u64, (Ticket, Call, Memory)>,
     next_guest: u64,
     is_awaiting: bool,
     is_ticking: bool,
 }
 
-enum Role {
+enum Role<R: Remote> {
     Undecided,
     /// It has a connection of its own.
     Owner,
     /// Its requests go to a reactor that has one.
-    Guest(Arc<Inbox>),
+    Guest(Owner<R>),
 }
 
-struct Waiting {
-    origin: Origin,
+struct Waiting<W> {
+    origin: Origin<W>,
     call: Call,
     memory: Memory,
     until_ns: u64,
@@ -105,8 +105,8 @@ fn add(set: &File, fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(epoll::add(set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
-impl NbdBackend {
-    pub(super) fn new(shared: Arc<Shared>) -> io::Result<Self> {
+impl<R: Remote> RemoteBackend<R> {
+    pub(super) fn new(shared: Arc<Shared<R>>) -> io::Result<Self> {
         let set = File::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let inbox = Arc::new(Inbox::new()?);
         add(&set, inbox.bell())?;
@@ -115,13 +115,14 @@ impl NbdBackend {
             set,
             inbox,
             role: Role::Undecided,
-            wire: None,
+            link: None,
             is_connecting: false,
             pause: PAUSE_MIN,
             connected_ns: 0,
             is_blocked: false,
             tasks: Tasks::default(),
             overdue_count: 0,
+            overdue_search_count: 0,
             waiting: VecDeque::new(),
             guests: HashMap::new(),
             next_guest: 0,
@@ -141,6 +142,11 @@ impl NbdBackend {
         end.ok_or(StoreError::Truncated)?;
         match call.kind {
             Kind::Read => Ok(true),
+            Kind::Find => {
+                let abilities = self.link.as_ref().map_or(&shared.abilities, |link| &link.abilities);
+                let is_told = shared.has_map(abilities) && self.overdue_search_count == 0;
+                if is_told { Ok(true) } else { Err(StoreError::Unsupported) }
+            }
             // Nothing was written, so there is nothing to flush.
             Kind::Flush => Ok(!shared.is_read_only),
             _ if shared.is_read_only => Err(StoreError::ReadOnly),
@@ -152,42 +158,42 @@ impl NbdBackend {
         // Advice that a server without Write Zeroes cannot follow so that the blocks read as zeroes.
         let is_needless =
             matches!(request, Request::Deallocate { .. }) && !self.shared.geometry().can_deallocate;
-        let (call, mut buffer) = call_of(request);
+        let (call, mut memory) = call_of(request);
         match self.judge(&call) {
             Ok(true) if !is_needless => {}
-            judged => return io.reply(ticket, Reply { result: judged.map(drop), buffer }),
+            judged => return reply::<R::Wire>(io, Origin::Ticket(ticket), memory, judged.map(drop)),
         }
         self.wait_for_events(io);
         if matches!(self.role, Role::Undecided) {
             self.role = self.shared.owner_for(&self.inbox).map_or(Role::Owner, Role::Guest);
         }
         while let Role::Guest(owner) = &self.role {
-            let data = match (&buffer, call.kind) {
-                (Some(buffer), Kind::Write) => buffer.to_vec(),
-                (Some(buffer), _) => vec![0; buffer.len()],
-                (None, _) => Vec::new(),
+            let (data, map) = match (&memory, call.kind) {
+                (Memory::Map(map), _) => (Vec::new(), Some(Arc::clone(map))),
+                (memory, Kind::Write) => (memory.bytes().to_vec(), None),
+                (memory, _) => (vec![0; memory.bytes().len()], None),
             };
             let number = self.next_guest;
-            let job = Job { from: Arc::clone(&self.inbox), number, call, data };
+            let job = Job { from: Arc::clone(&self.inbox), number, call, data, map };
             if owner.post(Message::Job(job)).is_ok() {
                 self.next_guest += 1;
-                self.guests.insert(number, (ticket, call, buffer.take()));
+                let memory = std::mem::replace(&mut memory, Memory::None);
+                self.guests.insert(number, (ticket, call, memory));
                 return;
             }
             self.role = self.shared.owner_for(&self.inbox).map_or(Role::Owner, Role::Guest);
         }
-        let memory = buffer.map_or(Memory::None, Memory::Buffer);
         self.submit(io, Origin::Ticket(ticket), call, memory);
     }
 
     /// Starts a request, or has it wait if the server does not answer.
-    fn submit(&mut self, io: &mut dyn StoreIo, origin: Origin, call: Call, memory: Memory) {
+    fn submit(&mut self, io: &mut dyn StoreIo, origin: Origin<R::Wire>, call: Call, memory: Memory) {
         self.tick(io);
-        if self.wire.is_none() {
+        if self.link.is_none() {
             self.connect(io);
         }
         let now_ns = io.now_ns();
-        if self.wire.is_none() || self.overdue_count > 0 {
+        if self.link.is_none() || self.overdue_count > 0 {
             return self.waiting.push_back(Waiting { origin, call, memory, until_ns: now_ns + WAIT_NS });
         }
         let slot = self.tasks.insert(Task::new(origin, call, memory, self.shared.gate(), now_ns));
@@ -197,26 +203,25 @@ impl NbdBackend {
 
     /// Queues the next command of a task.
     fn issue(&mut self, slot: u32) {
-        let Some(wire) = &mut self.wire else { return };
-        self.tasks.prepare(slot, &wire.export);
-        if let Some(task) = self.tasks.get_mut(slot)
-            && task.flushes()
-        {
+        let (Some(link), Some(task)) = (&mut self.link, self.tasks.get_mut(slot)) else { return };
+        task.prepare(&link.abilities);
+        if task.flushes() {
             task.covered = self.shared.written_count();
         }
-        wire.queue(slot);
+        link.wire.queue(&mut self.tasks, slot);
     }
 
     fn send(&mut self, io: &mut dyn StoreIo) {
-        let Some(wire) = &mut self.wire else { return };
-        match wire.send(&mut self.tasks) {
+        let Some(link) = &mut self.link else { return };
+        match link.wire.send(&mut self.tasks) {
             Ok(is_blocked) if is_blocked == self.is_blocked => {}
             Ok(is_blocked) => {
                 let out = if is_blocked { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
                 let flags = epoll::EventFlags::IN | out;
                 let data = epoll::EventData::new_u64(0);
                 let changed = self.set.descriptor();
-                let changed = changed.and_then(|set| Ok(epoll::modify(set, &wire.socket, data, flags)?));
+                let changed =
+                    changed.and_then(|set| Ok(epoll::modify(set, link.wire.socket(), data, flags)?));
                 match changed {
                     Ok(()) => self.is_blocked = is_blocked,
                     Err(error) => self.lose(io, &error.into()),
@@ -229,19 +234,18 @@ impl NbdBackend {
     /// Takes in what has arrived.
     fn receive(&mut self, io: &mut dyn StoreIo) {
         for _ in 0..RECEIVE_COUNT {
-            let Some(wire) = &mut self.wire else { return };
-            match wire.receive(&mut self.tasks) {
+            let Some(link) = &mut self.link else { return };
+            match link.wire.receive(&mut self.tasks) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(lost) => return self.lose(io, &lost),
             }
             loop {
-                let Some(wire) = &mut self.wire else { return };
-                match wire.next_ended(&mut self.tasks) {
-                    Ok(Some((_, Some(ESHUTDOWN)))) => return self.lose(io, &Lost::Ended),
+                let Some(link) = &mut self.link else { return };
+                match link.wire.next_ended(&mut self.tasks) {
                     Ok(Some((slot, errno))) => self.on_ended(io, slot, errno),
                     Ok(None) => break,
-                    Err(violation) => return self.lose(io, &violation.into()),
+                    Err(lost) => return self.lose(io, &lost),
                 }
             }
         }
@@ -249,13 +253,25 @@ impl NbdBackend {
 
     /// A command has ended: the next one of its request, or the reply.
     fn on_ended(&mut self, io: &mut dyn StoreIo, slot: u32, errno: Option<u32>) {
-        let (Some(task), Some(wire)) = (self.tasks.get_mut(slot), &self.wire) else { return };
+        let (Some(task), Some(link)) = (self.tasks.get_mut(slot), &self.link) else { return };
         let shared = &self.shared;
         let result = match errno {
+            _ if task.call.kind == Kind::Find => {
+                let has_ended = task.advance_search(errno.is_some(), io.now_ns());
+                if task.is_refuted() {
+                    shared.refute_map();
+                }
+                if !has_ended && !task.is_overdue {
+                    task.begun_ns = io.now_ns();
+                    self.issue(slot);
+                    return self.send(io);
+                }
+                Ok(())
+            }
             Some(errno) => Err(failure(shared, task, errno)),
             None => {
                 let flushes = task.flushes();
-                if !task.advance(&wire.export) && !task.is_overdue {
+                if !task.advance(&link.abilities) && !task.is_overdue {
                     task.begun_ns = io.now_ns();
                     self.issue(slot);
                     return self.send(io);
@@ -272,10 +288,14 @@ impl NbdBackend {
             }
         };
         let Some(task) = self.tasks.remove(slot) else { return };
+        if task.is_overdue && task.call.kind == Kind::Find {
+            self.overdue_search_count -= 1;
+            return;
+        }
         if task.is_overdue {
             self.overdue_count -= 1;
             if self.overdue_count == 0 {
-                tracing::info!(export = %shared.place, "the server answers again");
+                tracing::info!(storage = %shared.place, "the server answers again");
                 self.start_waiting(io);
             }
             return;
@@ -284,7 +304,7 @@ impl NbdBackend {
     }
 
     /// Replies. A flush that began before a loss of connection does not cover what was lost by it.
-    fn end(&mut self, io: &mut dyn StoreIo, task: Task, result: Result<(), StoreError>) {
+    fn end(&mut self, io: &mut dyn StoreIo, task: TaskOf<R>, result: Result<(), StoreError>) {
         let gate = self.shared.gate();
         let result = result.and_then(|()| match task.call.kind {
             _ if gate.is_closed() => Err(StoreError::Closed),
@@ -296,20 +316,27 @@ impl NbdBackend {
 
     /// The connection is gone, perhaps with the server and all that it had not flushed.
     fn lose(&mut self, io: &mut dyn StoreIo, why: &Lost) {
-        let Some(wire) = self.wire.take() else { return };
-        // A process that is being started may have a copy of the socket, which would stay in the epoll set.
-        let _ = self.set.descriptor().map(|set| epoll::delete(set, &wire.socket));
-        drop(wire);
+        let Some(link) = self.link.take() else { return };
+        // A process that is being started may have copies of the descriptors, which would stay in the epoll set.
+        for fd in [Some(link.wire.socket()), link.wire.bell()].into_iter().flatten() {
+            let _ = self.set.descriptor().map(|set| epoll::delete(set, fd));
+        }
+        drop(link);
         self.is_blocked = false;
-        let export = &self.shared.place;
-        let seconds = self.shared.place.deadline_s;
+        let storage = &self.shared.place;
+        let seconds = self.shared.place.deadline_s();
+        if matches!(why, Lost::Violation(_))
+            && !self.tasks.slots(|task| task.call.kind == Kind::Find).is_empty()
+        {
+            self.shared.refute_map();
+        }
         if self.shared.lose_unflushed() {
             tracing::error!(
-                %export, %why,
+                %storage, %why,
                 "connection lost with writes that no flush covered: the next flush of each host fails"
             );
         } else {
-            tracing::warn!(%export, %why, "connection lost: commands wait up to {seconds} s for another one");
+            tracing::warn!(%storage, %why, "connection lost: commands wait up to {seconds} s for another one");
         }
         let gate = self.shared.gate();
         for slot in
@@ -320,7 +347,7 @@ impl NbdBackend {
                 self.end(io, task, Ok(()));
             }
         }
-        self.overdue_count = 0;
+        (self.overdue_count, self.overdue_search_count) = (0, 0);
         if gate.is_closed() {
             return self.end_all(io);
         }
@@ -331,52 +358,60 @@ impl NbdBackend {
 
     /// Starts a thread that connects, unless there is a connection or such a thread.
     fn connect(&mut self, io: &mut dyn StoreIo) {
-        if self.is_connecting || self.wire.is_some() || self.shared.gate().is_closed() {
+        if self.is_connecting || self.link.is_some() || self.shared.gate().is_closed() {
             return;
         }
         let first = lock(&self.shared.first).take();
         if let Some(first) = first {
             return self.on_connected(io, first);
         }
-        let (inbox, place, mut pause) = (Arc::clone(&self.inbox), self.shared.place.clone(), self.pause);
+        let (inbox, shared, mut pause) = (Arc::clone(&self.inbox), Arc::clone(&self.shared), self.pause);
         let attempts = move || {
             if pause > PAUSE_MIN {
                 std::thread::sleep(pause);
             }
+            let storage = &shared.place;
             let mut is_told = false;
             while !inbox.is_closed() {
-                match connect(&place, CONNECT_LIMIT) {
+                match storage.connect(CONNECT_LIMIT) {
                     Ok(connected) => return drop(inbox.post(Message::Connected(connected))),
                     Err(why) if !std::mem::replace(&mut is_told, true) => {
-                        tracing::warn!(export = %place, why, "not connected: trying on");
+                        tracing::warn!(%storage, why, "not connected: trying on");
                     }
-                    Err(why) => tracing::debug!(export = %place, why, "not connected"),
+                    Err(why) => tracing::debug!(%storage, why, "not connected"),
                 }
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         };
-        self.is_connecting = std::thread::Builder::new().name("nbd-connect".into()).spawn(attempts).is_ok();
+        self.is_connecting = std::thread::Builder::new().name(R::THREAD.into()).spawn(attempts).is_ok();
     }
 
-    fn on_connected(&mut self, io: &mut dyn StoreIo, connected: Connected) {
+    fn on_connected(&mut self, io: &mut dyn StoreIo, connected: Connected<R::Wire>) {
         self.is_connecting = false;
         let shared = &self.shared;
-        if let Err(why) = shared.check(&connected.export) {
-            shared.seen_bytes.store(connected.export.bytes, Ordering::Release);
+        shared.seen_bytes.store(connected.abilities.bytes, Ordering::Release);
+        if let Err(why) = shared.check(&connected.abilities) {
             shared.close(shared.gate(), why);
             return self.end_all(io);
         }
-        shared.seen_bytes.store(connected.export.bytes, Ordering::Release);
-        if let Err(error) = add(&self.set, connected.socket.as_fd()) {
-            tracing::error!(export = %shared.place, %error, "connection not used");
+        let fds = [Some(connected.wire.socket()), connected.wire.bell()];
+        if let Err(error) = fds.into_iter().flatten().try_for_each(|fd| add(&self.set, fd)) {
+            tracing::error!(storage = %shared.place, %error, "connection not used");
             return self.connect(io);
         }
         if self.connected_ns > 0 {
-            tracing::info!(export = %shared.place, "connected again");
+            tracing::info!(storage = %shared.place, "connected again");
         }
         self.connected_ns = io.now_ns();
-        self.wire = Some(Wire::new(connected));
+        self.link = Some(connected);
+        let has_map = self.link.as_ref().is_some_and(|link| self.shared.has_map(&link.abilities));
+        for slot in self.tasks.slots(|task| task.call.kind == Kind::Find && !has_map) {
+            if let Some(mut task) = self.tasks.remove(slot) {
+                task.end_search();
+                self.end(io, task, Ok(()));
+            }
+        }
         for slot in self.tasks.slots(|_| true) {
             if let Some(task) = self.tasks.get_mut(slot) {
                 task.restart();
@@ -402,7 +437,7 @@ impl NbdBackend {
     /// Requests wait no more: the server answers again, or their time is over.
     fn start_waiting(&mut self, io: &mut dyn StoreIo) {
         for _ in 0..self.waiting.len() {
-            let is_reachable = self.wire.is_some() && self.overdue_count == 0;
+            let is_reachable = self.link.is_some() && self.overdue_count == 0;
             let is_over = self.waiting.front().is_some_and(|first| first.until_ns <= io.now_ns());
             if !is_reachable && !is_over {
                 return;
@@ -422,19 +457,20 @@ impl NbdBackend {
         for message in self.inbox.take() {
             match message {
                 Message::Connected(connected) => self.on_connected(io, connected),
-                Message::Job(Job { from, number, call, data }) => {
-                    let (origin, memory) = (Origin::Job(from, number), Memory::Copy(data));
+                Message::Job(Job { from, number, call, data, map }) => {
+                    let origin = Origin::Job(from, number);
+                    let memory = map.map_or(Memory::Copy(data), Memory::Map);
                     match self.judge(&call) {
                         Ok(true) => self.submit(io, origin, call, memory),
                         judged => reply(io, origin, memory, judged.map(drop)),
                     }
                 }
                 Message::Done(Done { number, result, data }) => {
-                    let Some((ticket, call, mut buffer)) = self.guests.remove(&number) else { continue };
-                    if let (Kind::Read, Ok(()), Some(buffer)) = (call.kind, &result, &mut buffer) {
+                    let Some((ticket, call, mut memory)) = self.guests.remove(&number) else { continue };
+                    if let (Kind::Read, Ok(()), Memory::Buffer(buffer)) = (call.kind, &result, &mut memory) {
                         buffer.copy_from_slice(&data);
                     }
-                    io.reply(ticket, Reply { result, buffer });
+                    reply::<R::Wire>(io, Origin::Ticket(ticket), memory, result);
                 }
             }
         }
@@ -475,9 +511,9 @@ impl NbdBackend {
     /// Answers requests that have taken too long.
     fn end_overdue(&mut self, io: &mut dyn StoreIo) {
         let (now_ns, limit_ns) = (io.now_ns(), self.shared.deadline_ns());
-        let is_late = |task: &Task| !task.is_overdue && now_ns.saturating_sub(task.begun_ns) >= limit_ns;
+        let is_late = |task: &TaskOf<R>| !task.is_overdue && now_ns.saturating_sub(task.begun_ns) >= limit_ns;
         for slot in self.tasks.slots(is_late) {
-            if self.wire.is_none() {
+            if self.link.is_none() {
                 if let Some(task) = self.tasks.remove(slot) {
                     reply(io, task.origin, task.memory, Err(StoreError::Unreachable));
                 }
@@ -485,14 +521,24 @@ impl NbdBackend {
             }
             let Some(task) = self.tasks.get_mut(slot) else { continue };
             task.is_overdue = true;
-            self.overdue_count += 1;
-            if self.overdue_count == 1 {
+            let is_search = task.call.kind == Kind::Find;
+            if is_search {
+                task.end_search();
+                self.overdue_search_count += 1;
                 tracing::warn!(
-                    export = %self.shared.place, limit_s = limit_ns / 1_000_000_000,
+                    storage = %self.shared.place, limit_s = limit_ns / 1_000_000_000,
+                    "the server does not tell of holes in time: all counts as data until it does"
+                );
+            } else {
+                self.overdue_count += 1;
+            }
+            if !is_search && self.overdue_count == 1 {
+                tracing::warn!(
+                    storage = %self.shared.place, limit_s = limit_ns / 1_000_000_000,
                     "the server does not answer: commands end with a path error until it does"
                 );
             }
-            let result = Err(StoreError::Unreachable);
+            let result = if is_search { Ok(()) } else { Err(StoreError::Unreachable) };
             match &task.origin {
                 Origin::Ticket(ticket) => io.reply(*ticket, Reply { result, buffer: None }),
                 Origin::Job(from, number) => {
@@ -504,26 +550,30 @@ impl NbdBackend {
     }
 }
 
-fn call_of(request: Request) -> (Call, Option<Buffer>) {
+fn call_of(request: Request) -> (Call, Memory) {
     let call = |kind, offset, length, is_durable| Call { kind, offset, length, is_durable };
     match request {
         Request::Read { offset, buffer } => {
-            (call(Kind::Read, offset, buffer.len() as u64, false), Some(buffer))
+            (call(Kind::Read, offset, buffer.len() as u64, false), Memory::Buffer(buffer))
         }
         Request::Write { offset, buffer, is_durable } => {
-            (call(Kind::Write, offset, buffer.len() as u64, is_durable), Some(buffer))
+            (call(Kind::Write, offset, buffer.len() as u64, is_durable), Memory::Buffer(buffer))
         }
-        Request::Flush => (call(Kind::Flush, 0, 0, false), None),
+        Request::Flush => (call(Kind::Flush, 0, 0, false), Memory::None),
+        Request::FindData(map) => {
+            let range = map.range();
+            (call(Kind::Find, range.start, range.end - range.start, false), Memory::Map(map))
+        }
         Request::Deallocate { offset, length } => {
-            (call(Kind::Zero { may_deallocate: true }, offset, length, false), None)
+            (call(Kind::Zero { may_deallocate: true }, offset, length, false), Memory::None)
         }
         Request::WriteZeroes { offset, length, is_durable, may_deallocate } => {
-            (call(Kind::Zero { may_deallocate }, offset, length, is_durable), None)
+            (call(Kind::Zero { may_deallocate }, offset, length, is_durable), Memory::None)
         }
     }
 }
 
-fn reply(io: &mut dyn StoreIo, origin: Origin, memory: Memory, result: Result<(), StoreError>) {
+fn reply<W>(io: &mut dyn StoreIo, origin: Origin<W>, memory: Memory, result: Result<(), StoreError>) {
     match (origin, memory) {
         (Origin::Ticket(ticket), Memory::Buffer(buffer)) => {
             io.reply(ticket, Reply { result, buffer: Some(buffer) });
@@ -538,7 +588,7 @@ fn reply(io: &mut dyn StoreIo, origin: Origin, memory: Memory, result: Result<()
 }
 
 /// What a failed command means to its request, and to the namespace.
-fn failure(shared: &Shared, task: &Task, errno: u32) -> StoreError {
+fn failure<R: Remote>(shared: &Shared<R>, task: &TaskOf<R>, errno: u32) -> StoreError {
     let number = i32::try_from(errno).unwrap_or(i32::MAX);
     let error = match (task.call.kind, errno) {
         (Kind::Read, _) => return StoreError::ReadFailed(number),
@@ -557,7 +607,7 @@ fn failure(shared: &Shared, task: &Task, errno: u32) -> StoreError {
     error
 }
 
-impl Backend for NbdBackend {
+impl<R: Remote> Backend for RemoteBackend<R> {
     fn geometry(&self) -> Geometry {
         self.shared.geometry()
     }
@@ -571,7 +621,8 @@ impl Backend for NbdBackend {
     }
 
     fn withdraw(&mut self, ticket: Ticket) -> Option<Request> {
-        let is_it = |waiting: &Waiting| matches!(waiting.origin, Origin::Ticket(waits) if waits == ticket);
+        let is_it =
+            |waiting: &Waiting<R::Wire>| matches!(waiting.origin, Origin::Ticket(waits) if waits == ticket);
         let at = self.waiting.iter().position(is_it)?;
         let Waiting { call: Call { kind, offset, length, is_durable }, memory, .. } =
             self.waiting.remove(at)?;
@@ -581,6 +632,7 @@ impl Backend for NbdBackend {
             (Kind::Zero { may_deallocate }, _) => {
                 Request::WriteZeroes { offset, length, is_durable, may_deallocate }
             }
+            (Kind::Find, Memory::Map(map)) => Request::FindData(map),
             _ => Request::Flush,
         })
     }
@@ -598,16 +650,17 @@ impl Backend for NbdBackend {
     }
 }
 
-impl Drop for NbdBackend {
+impl<R: Remote> Drop for RemoteBackend<R> {
     fn drop(&mut self) {
         self.shared.remove_owner(&self.inbox);
-        let not_ready = |from: Arc<Inbox>, number| {
-            let done = Done { number, result: Err(StoreError::NotReady), data: Vec::new() };
+        // Linux retries a path error for as long as it takes, and by then another reactor is asked.
+        let unreachable = |from: Owner<R>, number| {
+            let done = Done { number, result: Err(StoreError::Unreachable), data: Vec::new() };
             let _ = from.post(Message::Done(done));
         };
         for message in self.inbox.close() {
             if let Message::Job(Job { from, number, .. }) = message {
-                not_ready(from, number);
+                unreachable(from, number);
             }
         }
         let waiting = std::mem::take(&mut self.waiting).into_iter().map(|waiting| waiting.origin);
@@ -615,11 +668,11 @@ impl Drop for NbdBackend {
         let tasks = slots.into_iter().filter_map(|slot| Some(self.tasks.remove(slot)?.origin));
         for origin in waiting.chain(tasks) {
             if let Origin::Job(from, number) = origin {
-                not_ready(from, number);
+                unreachable(from, number);
             }
         }
-        if let Some(wire) = &self.wire {
-            wire.say_goodbye();
+        if let Some(link) = &mut self.link {
+            link.wire.leave();
         }
         if self.is_awaiting
             && let Some(readable) = &*ALWAYS_READABLE

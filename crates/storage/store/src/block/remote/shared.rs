@@ -1,62 +1,68 @@
-//! What the reactors and the operator share of a namespace on an export.
+//! What the reactors and the operator share of a namespace in another process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nbd_wire::ExportFlags;
+use reactor::DataMap;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::connect::{Connected, ExportInfo};
-use super::place::NbdPlace;
+use super::{Abilities, Connected, Remote};
 use crate::namespace::{Generation, Geometry, StoreError};
 
 /// What the reactors and the operator share.
-pub(super) struct Shared {
-    pub(super) place: NbdPlace,
+pub(super) struct Shared<R: Remote> {
+    pub(super) place: R,
     pub(super) block_bytes: u32,
     pub(super) is_read_only: bool,
     /// As it was when the namespace was opened.
-    pub(super) export: ExportInfo,
+    pub(super) abilities: Abilities,
     pub(super) gate: AtomicU64,
     pub(super) bytes: AtomicU64,
-    /// Size of the export when a connection was made last, bytes.
+    /// Size of the storage when it was seen last, bytes.
     pub(super) seen_bytes: AtomicU64,
     pub(super) reason: Mutex<Option<String>>,
     pub(super) is_full: AtomicBool,
+    /// What the server tells of holes makes no sense.
+    is_map_refuted: AtomicBool,
     /// Changes that were answered and need a flush, and how many of them a flush has covered.
     written_count: AtomicU64,
     flushed_count: AtomicU64,
     /// The connection that was made to open the namespace, until a reactor takes it.
-    pub(super) first: Mutex<Option<Connected>>,
+    pub(super) first: Mutex<Option<Connected<R::Wire>>>,
     /// The reactors that have a connection, or make one.
-    owners: Mutex<Vec<Arc<Inbox>>>,
+    owners: Mutex<Vec<Owner<R>>>,
 }
+
+/// The inbox of a reactor that has a connection.
+pub(super) type Owner<R> = Arc<Inbox<<R as Remote>::Wire>>;
 
 /// Messages to a reactor from the threads that connect, and from other reactors.
-pub(super) struct Inbox {
+pub(super) struct Inbox<W> {
     bell: OwnedFd,
     /// `None` once the reactor has left.
-    messages: Mutex<Option<Vec<Message>>>,
+    messages: Mutex<Option<Vec<Message<W>>>>,
 }
 
-pub(super) enum Message {
+pub(super) enum Message<W> {
     /// A connection has been made.
-    Connected(Connected),
+    Connected(Connected<W>),
     /// A request of a reactor that has no connection.
-    Job(Job),
+    Job(Job<W>),
     /// The end of a request that another reactor carried out.
     Done(Done),
 }
 
-pub(super) struct Job {
-    pub(super) from: Arc<Inbox>,
+pub(super) struct Job<W> {
+    pub(super) from: Arc<Inbox<W>>,
     /// Of the asking reactor.
     pub(super) number: u64,
     pub(super) call: Call,
     /// The data of a write, or room for that of a read.
     pub(super) data: Vec<u8>,
+    /// Of a search for data.
+    pub(super) map: Option<Arc<DataMap>>,
 }
 
 pub(super) struct Done {
@@ -80,14 +86,18 @@ pub(super) enum Kind {
     Read,
     Write,
     Flush,
-    Zero { may_deallocate: bool },
+    Zero {
+        may_deallocate: bool,
+    },
+    /// Finds the parts of the range that have data.
+    Find,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Inbox {
+impl<W> Inbox<W> {
     pub(super) fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { bell, messages: Mutex::new(Some(Vec::new())) })
@@ -98,7 +108,7 @@ impl Inbox {
     }
 
     /// Gives the message back if the reactor has left.
-    pub(super) fn post(&self, message: Message) -> Result<(), Message> {
+    pub(super) fn post(&self, message: Message<W>) -> Result<(), Message<W>> {
         match &mut *lock(&self.messages) {
             Some(messages) => messages.push(message),
             None => return Err(message),
@@ -113,30 +123,31 @@ impl Inbox {
     }
 
     /// Takes what is there.
-    pub(super) fn take(&self) -> Vec<Message> {
+    pub(super) fn take(&self) -> Vec<Message<W>> {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         lock(&self.messages).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The reactor leaves: no more messages.
-    pub(super) fn close(&self) -> Vec<Message> {
+    pub(super) fn close(&self) -> Vec<Message<W>> {
         lock(&self.messages).take().unwrap_or_default()
     }
 }
 
-impl Shared {
-    pub(super) fn new(place: NbdPlace, block_bytes: u32, is_read_only: bool, connected: Connected) -> Self {
-        let export = connected.export;
+impl<R: Remote> Shared<R> {
+    pub(super) fn new(place: R, block_bytes: u32, is_read_only: bool, connected: Connected<R::Wire>) -> Self {
+        let abilities = connected.abilities;
         Self {
             place,
             block_bytes,
             is_read_only,
-            export,
+            abilities,
             gate: AtomicU64::new(0),
-            bytes: AtomicU64::new(whole_blocks(export.bytes, block_bytes)),
-            seen_bytes: AtomicU64::new(export.bytes),
+            bytes: AtomicU64::new(whole_blocks(abilities.bytes, block_bytes)),
+            seen_bytes: AtomicU64::new(abilities.bytes),
             reason: Mutex::default(),
             is_full: AtomicBool::new(false),
+            is_map_refuted: AtomicBool::new(false),
             written_count: AtomicU64::new(0),
             flushed_count: AtomicU64::new(0),
             first: Mutex::new(Some(connected)),
@@ -147,8 +158,8 @@ impl Shared {
     pub(super) fn geometry(&self) -> Geometry {
         Geometry {
             is_read_only: self.is_read_only,
-            // Trim promises nothing about what is read afterwards.
-            can_deallocate: !self.is_read_only && self.export.flags.has(ExportFlags::WRITE_ZEROES),
+            // Discarding promises nothing about what is read afterwards.
+            can_deallocate: !self.is_read_only && self.abilities.has_zeroes,
             ..Geometry::new(self.block_bytes, self.bytes() / u64::from(self.block_bytes))
         }
     }
@@ -157,7 +168,7 @@ impl Shared {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// The size that the export had last, in whole blocks.
+    /// The size that the storage had last, in whole blocks.
     pub(super) fn seen_bytes(&self) -> u64 {
         whole_blocks(self.seen_bytes.load(Ordering::Acquire), self.block_bytes)
     }
@@ -167,15 +178,28 @@ impl Shared {
     }
 
     pub(super) fn deadline_ns(&self) -> u64 {
-        u64::from(self.place.deadline_s) * 1_000_000_000
+        u64::from(self.place.deadline_s()) * 1_000_000_000
     }
 
     /// Closes the namespace if it is still in this state.
     pub(super) fn close(&self, gate: Generation, why: String) {
         let closed = self.gate.compare_exchange(gate.0, gate.0 + 1, Ordering::AcqRel, Ordering::Acquire);
         if !gate.is_closed() && closed.is_ok() {
-            tracing::error!(export = %self.place, why, "namespace closed");
+            tracing::error!(storage = %self.place, why, "namespace closed");
             *lock(&self.reason) = Some(why);
+        }
+    }
+
+    /// Whether holes are asked for by a connection with these abilities.
+    pub(super) fn has_map(&self, abilities: &Abilities) -> bool {
+        abilities.has_map && !self.is_map_refuted.load(Ordering::Relaxed)
+    }
+
+    /// What the server tells of holes makes no sense: it is not asked again.
+    pub(super) fn refute_map(&self) {
+        if !self.is_map_refuted.swap(true, Ordering::Relaxed) {
+            let storage = &self.place;
+            tracing::warn!(%storage, "what the server tells of holes makes no sense: all counts as data from now on");
         }
     }
 
@@ -209,46 +233,41 @@ impl Shared {
     }
 
     /// A reactor wants to send requests: itself, if there is room for another connection, else by another reactor.
-    pub(super) fn owner_for(&self, inbox: &Arc<Inbox>) -> Option<Arc<Inbox>> {
-        let limit = match self.export.flags.has(ExportFlags::MULTI_CONN) {
-            true => self.place.connection_limit.max(1).into(),
-            false => 1,
-        };
+    pub(super) fn owner_for(&self, inbox: &Owner<R>) -> Option<Owner<R>> {
         let mut owners = lock(&self.owners);
-        if owners.len() < limit {
+        if owners.len() < self.abilities.connection_count.max(1) {
             owners.push(Arc::clone(inbox));
             return None;
         }
         // Any number that differs between reactors.
-        let number = Arc::as_ptr(inbox) as usize / align_of::<Inbox>();
+        let number = Arc::as_ptr(inbox) as usize / align_of::<Inbox<R::Wire>>();
         owners.get(number % owners.len()).cloned()
     }
 
     /// A reactor with a connection leaves.
-    pub(super) fn remove_owner(&self, inbox: &Arc<Inbox>) {
+    pub(super) fn remove_owner(&self, inbox: &Owner<R>) {
         lock(&self.owners).retain(|owner| !Arc::ptr_eq(owner, inbox));
     }
 
-    /// Whether a new connection leads to the same export, as far as can be seen.
+    /// Whether a new connection leads to the same storage, as far as can be seen.
     ///
     /// # Errors
     /// What is different.
-    pub(super) fn check(&self, now: &ExportInfo) -> Result<(), String> {
-        let needed =
-            [ExportFlags::FLUSH, ExportFlags::WRITE_ZEROES, ExportFlags::READ_ONLY, ExportFlags::MULTI_CONN];
-        let missing = |flag: &ExportFlags| match *flag {
+    pub(super) fn check(&self, now: &Abilities) -> Result<(), String> {
+        let before = &self.abilities;
+        let is_less = (before.has_flush && !now.has_flush)
+            || (before.has_zeroes && !now.has_zeroes)
+            || now.connection_count < before.connection_count
             // It may be writable by now.
-            ExportFlags::READ_ONLY => !self.is_read_only && now.flags.has(*flag),
-            flag => self.export.flags.has(flag) && !now.flags.has(flag),
-        };
-        if needed.iter().any(missing) {
-            return Err(format!("the server came back with less than it could before ({:?})", now.flags));
+            || (now.is_read_only && !self.is_read_only);
+        if is_less {
+            return Err(format!("the server came back with less than it could before ({now:?})"));
         }
         if now.block_bytes_min > self.block_bytes {
             return Err(format!("its blocks have {} bytes now", now.block_bytes_min));
         }
         if now.bytes < self.bytes() {
-            return Err(format!("the export has {} bytes, {} before", now.bytes, self.bytes()));
+            return Err(format!("the storage has {} bytes, {} before", now.bytes, self.bytes()));
         }
         Ok(())
     }
