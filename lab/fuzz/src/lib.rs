@@ -10,6 +10,7 @@ mod authentication;
 mod configuration;
 mod control_requests;
 mod discovery_log;
+mod fuse_requests;
 mod host_association;
 mod host_lane;
 mod input;
@@ -27,11 +28,13 @@ mod structures;
 mod target_commands;
 mod target_stream;
 mod tls_stream;
+mod virtqueues;
 
 pub use authentication::authentication;
 pub use configuration::configuration;
 pub use control_requests::control_requests;
 pub use discovery_log::discovery_log;
+pub use fuse_requests::fuse_requests;
 pub use host_association::host_association;
 pub use host_lane::host_lane;
 pub use key_values::key_values;
@@ -43,6 +46,7 @@ pub use structures::structures;
 pub use target_commands::target_commands;
 pub use target_stream::target_stream;
 pub use tls_stream::tls_stream;
+pub use virtqueues::virtqueues;
 
 /// A fuzzing entry point.
 #[derive(Clone, Copy)]
@@ -59,6 +63,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "configuration", run: configuration },
     Target { name: "control_requests", run: control_requests },
     Target { name: "discovery_log", run: discovery_log },
+    Target { name: "fuse_requests", run: fuse_requests },
     Target { name: "host_association", run: host_association },
     Target { name: "host_lane", run: host_lane },
     Target { name: "key_values", run: key_values },
@@ -70,4 +75,5 @@ pub const TARGETS: &[Target] = &[
     Target { name: "target_commands", run: target_commands },
     Target { name: "target_stream", run: target_stream },
     Target { name: "tls_stream", run: tls_stream },
+    Target { name: "virtqueues", run: virtqueues },
 ];

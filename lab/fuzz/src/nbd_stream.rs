@@ -3,7 +3,7 @@
 
 use bridge::nbd::{
     Export, ExportFlags, Handshake, PAYLOAD_BYTES_MAX, Progress, REPLY_HEAD_BYTES_MAX, ReplyForm, ReplyHead,
-    Request, Session, Task,
+    Request, STATE_HOLE, STATE_ZERO, Session, Task, TlsPolicy, extent_bytes, write_extents,
 };
 
 /// Most output for a byte of input: an option of 16 bytes lists both exports.
@@ -24,19 +24,25 @@ fn exports() -> [Export; 2] {
     [export("", 512, flags), export("2", 4096, ExportFlags::BASE.with(ExportFlags::READ_ONLY))]
 }
 
-/// Input: how the stream is cut (a byte), then its bytes.
+/// Input: how the stream is cut, and whether clients use TLS (a byte), then its bytes; those of TLS are left out.
 pub fn nbd_stream(data: &[u8]) {
     let Some((cut, stream)) = data.split_first() else { return };
-    let whole = run(stream, stream.len());
-    let pieces = run(stream, usize::from(*cut) + 1);
+    let policy = match *cut {
+        0..0xc0 => TlsPolicy::Off,
+        0xc0..0xe0 => TlsPolicy::Allowed,
+        0xe0.. => TlsPolicy::Required,
+    };
+    let whole = run(stream, stream.len(), policy);
+    let pieces = run(stream, usize::from(*cut) + 1, policy);
     assert_eq!(whole, pieces, "cut into pieces of {} bytes", usize::from(*cut) + 1);
     assert!(whole.0.len() <= 1024 + stream.len() * OUTPUT_FACTOR, "{} bytes of output", whole.0.len());
 }
 
 /// The output for a stream that arrives in pieces of this length, and whether it ended in a violation.
-fn run(mut stream: &[u8], piece_bytes: usize) -> (Vec<u8>, bool) {
+fn run(mut stream: &[u8], piece_bytes: usize, policy: TlsPolicy) -> (Vec<u8>, bool) {
     let exports = exports();
-    let mut handshake = Handshake::new();
+    let mut handshake = Handshake::new(policy);
+    let mut has_tls = false;
     let mut output = Vec::new();
     let mut is_refused = false;
     while !stream.is_empty() {
@@ -48,12 +54,18 @@ fn run(mut stream: &[u8], piece_bytes: usize) -> (Vec<u8>, bool) {
             Ok(Progress::Waiting) => {
                 assert!(piece.is_empty(), "bytes are left over while more are waited for");
             }
+            Ok(Progress::StartTls) => {
+                assert!(!has_tls && policy != TlsPolicy::Off);
+                has_tls = true;
+                handshake.on_tls();
+            }
             // Each other client is refused once, as where no queue is left.
             Ok(Progress::Chosen { index: 1 }) if !is_refused => {
                 is_refused = true;
                 handshake.refuse("no queue", false);
             }
             Ok(Progress::Chosen { index }) => {
+                assert!(has_tls || policy != TlsPolicy::Required);
                 let session = handshake.accept(exports[index].clone()).expect("an export was chosen");
                 output.append(&mut handshake.take_output());
                 let is_good = transmit(&session, stream, &mut output);
@@ -111,9 +123,34 @@ fn transmit(session: &Session, mut stream: &[u8], output: &mut Vec<u8>) -> bool 
                         assert!(length <= PAYLOAD_BYTES_MAX.into(), "{request:?} is too long");
                         ReplyHead::done(form, cookie, offset)
                     }
-                    Task::BlockStatus => {
+                    Task::BlockStatus { is_single } => {
                         assert!(session.has_block_status && form != ReplyForm::Simple);
-                        ReplyHead::one_extent(form, cookie, offset, 1, length, 0)
+                        // Data at the first half of each MiB.
+                        let (range, data) = (
+                            offset..offset + length,
+                            (0..1 << 10).map(|mib: u64| mib << 20..(mib << 20) + (1 << 19)),
+                        );
+                        let data = data.filter(|part| part.end > offset);
+                        let mut extents = [0; 256];
+                        let bytes = write_extents(
+                            form,
+                            range,
+                            data,
+                            STATE_HOLE | STATE_ZERO,
+                            is_single,
+                            &mut extents,
+                        );
+                        assert!(bytes >= extent_bytes(form) && (!is_single || bytes == extent_bytes(form)));
+                        let head = ReplyHead::extents(
+                            form,
+                            cookie,
+                            offset,
+                            1,
+                            u32::try_from(bytes).expect("256 at most"),
+                        );
+                        output.extend_from_slice(head.as_bytes());
+                        output.extend_from_slice(&extents[..bytes]);
+                        continue;
                     }
                     _ => ReplyHead::done(form, cookie, offset),
                 }

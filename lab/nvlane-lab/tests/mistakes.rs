@@ -71,7 +71,11 @@ fn a_program_without_the_other_beside_it_says_what_is_missing() {
     let alone = |name: &str| {
         let copy = directory.path().join(name).join(name);
         std::fs::create_dir(copy.parent().expect("its directory")).expect("a directory");
-        std::fs::copy(Path::new(support::program()).with_file_name(name), &copy).expect("a copy");
+        // By another process: one that another test begins meanwhile would have the file open for writing, too, until it
+        // has called execve, and a file that is open for writing does not run (ETXTBSY).
+        let program = Path::new(support::program()).with_file_name(name);
+        let copied = Command::new("cp").arg(program).arg(&copy).status();
+        assert!(copied.is_ok_and(|status| status.success()));
         copy
     };
     for (name, words, missing) in [

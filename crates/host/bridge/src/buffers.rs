@@ -28,6 +28,18 @@ impl Buffer {
     pub(crate) fn as_mut_bytes(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.length]
     }
+
+    /// Uses all of its bytes.
+    pub(crate) fn set_whole(&mut self) {
+        self.length = self.bytes.len();
+    }
+
+    /// Uses the first `length` bytes, at most its size.
+    #[inline]
+    pub(crate) fn set_length(&mut self, length: u32) {
+        debug_assert!(length as usize <= self.bytes.len(), "{length} bytes");
+        self.length = length as usize;
+    }
 }
 
 impl DataBuffer for Buffer {
@@ -47,6 +59,11 @@ impl DataBuffer for Buffer {
     }
 }
 
+/// Bytes of any value whose memory is there, and not only promised: zeroes would be.
+pub(crate) fn resident(count: usize) -> Box<[u8]> {
+    vec![u8::MAX; count].into_boxed_slice()
+}
+
 /// The buffers that are free. Those in use come back.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -54,10 +71,19 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// The buffers of a connection. Their memory is the kernel's zero page until it is used.
+    /// The buffers of a connection, whose memory is there: what needs memory to write the kernel's dirty pages may wait for
+    /// itself.
     pub(crate) fn new(block_bytes: u32) -> Self {
-        let buffer_bytes = BUFFER_BYTES.max(block_bytes);
-        let new = |_| Buffer { bytes: vec![0; buffer_bytes as usize].into_boxed_slice(), length: 0 };
+        let buffer_bytes = BUFFER_BYTES.max(block_bytes) as usize;
+        Self {
+            free: (0..BUFFER_COUNT).map(|_| Buffer { bytes: resident(buffer_bytes), length: 0 }).collect(),
+        }
+    }
+
+    /// The buffers of a guest's queue. Their memory is the kernel's zero page until it is used.
+    pub(crate) fn lazy(block_bytes: u32) -> Self {
+        let buffer_bytes = BUFFER_BYTES.max(block_bytes) as usize;
+        let new = |_| Buffer { bytes: vec![0; buffer_bytes].into_boxed_slice(), length: 0 };
         Self { free: (0..BUFFER_COUNT).map(new).collect() }
     }
 
@@ -77,8 +103,7 @@ impl Pool {
     #[inline]
     pub(crate) fn take(&mut self, length: u32) -> Option<Buffer> {
         let mut buffer = self.free.pop()?;
-        debug_assert!(length as usize <= buffer.bytes.len(), "{length} bytes");
-        buffer.length = length as usize;
+        buffer.set_length(length);
         Some(buffer)
     }
 

@@ -8,18 +8,25 @@
 //!
 //! Memory is fixed at the start. A request that finds no buffer waits, and no further one is received meanwhile.
 
-use std::io::IoSliceMut;
-use std::os::fd::BorrowedFd;
+use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use host::{BlockRange, Command, Completion, Failure, Lane, Namespace, Status, WaitBeside};
-use rustix::io::{Errno as SystemErrno, readv};
+use host::{
+    AllocatedBlocks, Association, BlockRange, Command, Completion, DeallocatedValue, Failure, Lane,
+    Namespace, Status, WaitBeside,
+};
+use reactor::Received;
 
-use crate::buffers::{Buffer, Pool};
+use crate::buffers::{Buffer, Pool, resident};
+use crate::client_socket::ClientSocket;
 use crate::failure_log::FailureLog;
 use crate::flush_ledger::FlushMember;
-use crate::nbd::{CommandFlags, Errno, Refusal, ReplyHead, Request, RequestViolation, Session, Task};
+use crate::lanes::submit;
+use crate::nbd::{
+    CommandFlags, Errno, Refusal, ReplyHead, Request, RequestViolation, STATE_HOLE, STATE_ZERO, Session,
+    Task, write_extents,
+};
 use crate::outgoing::Outgoing;
 
 /// Requests of a connection in work at once.
@@ -30,6 +37,15 @@ const STAGING_BYTES: usize = 128 << 10;
 
 /// From this length on the rest of a payload is received into its buffer.
 const DIRECT_BYTES: usize = 8 << 10;
+
+/// Longest list of allocated blocks, bytes. Extents of 16 bytes for all of it, and for the holes between, fit into a buffer.
+const STATUS_BYTES: u32 = 16 << 10;
+
+/// For a list of one range.
+const SINGLE_STATUS_BYTES: u32 = 24;
+
+/// The metadata context `base:allocation`.
+const ALLOCATION: u32 = 1;
 
 /// Longest sleep: whether the server ends is looked at after each.
 const SLEEP: Duration = Duration::from_secs(3600);
@@ -47,7 +63,7 @@ pub(crate) enum ConnectionError {
     Protocol(#[from] RequestViolation),
     /// The socket failed.
     #[error("{0}")]
-    Socket(#[from] SystemErrno),
+    Socket(#[from] io::Error),
     /// The association ended for good.
     #[error("the target is given up")]
     TargetGone,
@@ -93,7 +109,7 @@ struct Staging {
 
 impl Staging {
     fn new(first: &[u8]) -> Self {
-        let mut bytes = vec![0; STAGING_BYTES.max(first.len())].into_boxed_slice();
+        let mut bytes = resident(STAGING_BYTES.max(first.len()));
         bytes[..first.len()].copy_from_slice(first);
         Self { bytes, start: 0, end: first.len() }
     }
@@ -123,8 +139,9 @@ impl Staging {
 
 /// A connection, but for its lane.
 struct State<'a> {
-    socket: BorrowedFd<'a>,
+    socket: ClientSocket<'a>,
     session: Session,
+    association: &'a Association,
     namespace: Namespace,
     flushes: FlushMember,
     pool: Pool,
@@ -147,9 +164,9 @@ struct State<'a> {
 /// # Errors
 /// Why it ended, if the client did not end it.
 pub(crate) fn serve(
-    socket: BorrowedFd<'_>,
+    socket: ClientSocket<'_>,
     session: Session,
-    namespace: Namespace,
+    (association, namespace): (&Association, Namespace),
     flushes: FlushMember,
     lane: &mut Lane<Buffer>,
     first: &[u8],
@@ -171,6 +188,7 @@ pub(crate) fn serve(
     let mut state = State {
         socket,
         session,
+        association,
         namespace,
         flushes,
         pool,
@@ -186,6 +204,7 @@ pub(crate) fn serve(
     };
     let served = state.run(lane, is_ending);
     state.tell_unlogged();
+    state.socket.close();
     if served.is_err() {
         // What is under way may change data: no later connection finds it still to come.
         state.outgoing.close(&mut state.pool);
@@ -197,7 +216,7 @@ pub(crate) fn serve(
 impl State<'_> {
     fn run(&mut self, lane: &mut Lane<Buffer>, is_ending: &AtomicBool) -> Result<(), ConnectionError> {
         loop {
-            self.outgoing.send(self.socket, &mut self.pool)?;
+            self.outgoing.send(&mut self.socket, &mut self.pool)?;
             self.is_ended |= is_ending.load(Ordering::Relaxed) && matches!(self.stage, Stage::Head);
             let before = lane.outstanding();
             self.submit_flushes(lane);
@@ -206,17 +225,18 @@ impl State<'_> {
                 lane.ring();
             }
             // What could be answered at once.
-            self.outgoing.send(self.socket, &mut self.pool)?;
+            self.outgoing.send(&mut self.socket, &mut self.pool)?;
             if self.is_done(lane) {
                 return Ok(());
             }
-            let beside = WaitBeside::new(self.socket, self.wants_input(lane), self.outgoing.is_blocked());
+            let beside =
+                WaitBeside::new(self.socket.fd(), self.wants_input(lane), self.outgoing.is_blocked());
             let ended = lane.wait_beside(&mut |completion| self.on_completion(completion), beside, SLEEP);
             if ended.is_ready {
                 self.may_receive = true;
                 self.outgoing.on_writable();
             } else if ended.completions == 0 && lane.over().is_some() {
-                self.outgoing.send(self.socket, &mut self.pool)?;
+                self.outgoing.send(&mut self.socket, &mut self.pool)?;
                 return Err(ConnectionError::TargetGone);
             }
         }
@@ -282,29 +302,23 @@ impl State<'_> {
     fn receive(&mut self) -> Result<(), ConnectionError> {
         let room = self.staging.room();
         let wanted = room.len();
-        let count =
-            self.receive_into(|socket, staging| readv(socket, &mut [IoSliceMut::new(staging.room())]))?;
+        let received = self.socket.receive(&mut [IoSliceMut::new(room)]);
+        let count = self.count_of(received)?;
         self.staging.end += count;
-        self.may_receive = count == wanted;
+        self.may_receive = count == wanted || self.socket.has_more();
         Ok(())
     }
 
-    /// Receives. The end of the stream ends the requests.
-    fn receive_into(
-        &mut self,
-        mut receive: impl FnMut(BorrowedFd<'_>, &mut Staging) -> Result<usize, SystemErrno>,
-    ) -> Result<usize, ConnectionError> {
-        loop {
-            return match receive(self.socket, &mut self.staging) {
-                Ok(0) => {
-                    self.is_ended = true;
-                    Ok(0)
-                }
-                Ok(count) => Ok(count),
-                Err(SystemErrno::INTR) => continue,
-                Err(SystemErrno::AGAIN) => Ok(0),
-                Err(error) => Err(error.into()),
-            };
+    /// Bytes that were received. The end of the stream ends the requests.
+    fn count_of(&mut self, received: Received) -> Result<usize, ConnectionError> {
+        match received {
+            Received::Bytes(count) => Ok(count),
+            Received::Dry => Ok(0),
+            Received::Ended => {
+                self.is_ended = true;
+                Ok(0)
+            }
+            Received::Failed(error) => Err(error.into()),
         }
     }
 
@@ -350,18 +364,23 @@ impl State<'_> {
                 self.flushes.on_flush();
                 1
             }
-            Task::BlockStatus => {
-                // NVMe over TCP tells no more: docs/design/bridges.md.
-                let head = ReplyHead::one_extent(form, cookie, offset, 1, length, 0);
+            Task::BlockStatus { .. } if !self.namespace.has_lba_status() => {
+                let (length, status) = self.ask_by_admin_queue(offset, length);
+                let head = ReplyHead::one_extent(form, cookie, offset, ALLOCATION, length, status);
                 return self.outgoing.push_head(head);
             }
+            Task::BlockStatus { .. } => 1,
             Task::Cache | Task::Disconnect => {
                 return self.outgoing.push_head(ReplyHead::done(form, cookie, offset));
             }
         };
         let part_bytes = u64::from(part_blocks) * block_bytes;
-        // A Flush is one command without a range.
-        let parts = u32::try_from(length.div_ceil(part_bytes).max(1)).unwrap_or(u32::MAX);
+        // A Flush is one command without a range, and one command asks for the status of all.
+        let parts = match task {
+            Task::BlockStatus { .. } => 1,
+            _ => u32::try_from(length.div_ceil(part_bytes).max(1)).unwrap_or(u32::MAX),
+        };
+        let part_bytes = if let Task::BlockStatus { .. } = task { length } else { part_bytes };
         let Some(slot) = self.free.pop() else { return };
         let work = &mut self.work[usize::from(slot)];
         let whole = std::mem::take(&mut work.whole);
@@ -449,19 +468,13 @@ impl State<'_> {
         let Stage::Payload { part: Some((buffer, filled)), .. } = &mut self.stage else { return Ok(()) };
         let room = &mut buffer.as_mut_bytes()[*filled..];
         let (room_bytes, staging_bytes) = (room.len(), self.staging.bytes.len());
-        let received = loop {
-            let mut slices = [IoSliceMut::new(room), IoSliceMut::new(&mut self.staging.bytes)];
-            match readv(self.socket, &mut slices) {
-                Err(SystemErrno::INTR) => {}
-                Err(SystemErrno::AGAIN) => {
-                    self.may_receive = false;
-                    return Ok(());
-                }
-                received => break received?,
-            }
+        let mut slices = [IoSliceMut::new(room), IoSliceMut::new(&mut self.staging.bytes)];
+        let received = self.socket.receive(&mut slices);
+        let received = match received {
+            Received::Bytes(count) => count,
+            ended => return self.count_of(ended).map(|_| self.may_receive = false),
         };
-        self.is_ended |= received == 0;
-        self.may_receive = received == room_bytes + staging_bytes;
+        self.may_receive = received == room_bytes + staging_bytes || self.socket.has_more();
         let direct = received.min(room_bytes);
         *filled += direct;
         self.staging.end = received - direct;
@@ -488,6 +501,12 @@ impl State<'_> {
                         None => return false,
                     }
                 }
+                Task::BlockStatus { is_single } => {
+                    match self.pool.take(status_bytes(&self.namespace, is_single)) {
+                        Some(buffer) => Some(buffer),
+                        None => return false,
+                    }
+                }
                 _ => None,
             };
             self.submit(slot, buffer, lane);
@@ -503,17 +522,7 @@ impl State<'_> {
         let (offset, bytes) = part_of(work, Some(part));
         let user = user_of(slot, part);
         let command = command_of(&self.namespace, work.task, offset, bytes);
-        let refused = match command {
-            Ok(command) => lane.submit(command, buffer, user).err().map(|refused| {
-                tracing::debug!(reason = %refused.reason, "command refused");
-                refused.buffer
-            }),
-            Err(error) => {
-                tracing::debug!(%error, "command invalid");
-                Some(buffer)
-            }
-        };
-        if let Some(buffer) = refused {
+        if let Some(buffer) = submit(lane, command, buffer, user) {
             self.on_part(slot, part, Err(ENDING), buffer);
         }
     }
@@ -533,10 +542,13 @@ impl State<'_> {
     }
 
     #[inline]
-    fn on_completion(&mut self, completion: Completion<Buffer>) {
+    fn on_completion(&mut self, mut completion: Completion<Buffer>) {
         let (slot, part) = slot_and_part(completion.user);
         let work = &self.work[usize::from(slot)];
         let is_flush = work.is_flushing || work.task == Task::Flush;
+        if let (Task::BlockStatus { .. }, Some(buffer)) = (work.task, &mut completion.buffer) {
+            buffer.set_length(completion.received);
+        }
         let result = match completion.result {
             Ok(_) if is_flush && self.flushes.take_loss() => Err(LOST),
             Ok(_) => {
@@ -592,12 +604,74 @@ impl State<'_> {
             (Task::Read { is_whole: true }, Some(buffer)) => {
                 work.whole[part as usize] = Some(buffer);
             }
+            (Task::BlockStatus { is_single }, Some(buffer)) if result.is_ok() => {
+                self.free.push(slot);
+                return self.send_extents(slot, is_single, buffer);
+            }
             (_, Some(buffer)) => self.pool.put(buffer),
             (_, None) => {}
         }
         if is_last {
             self.finish(slot);
         }
+    }
+
+    /// The first extent of a range of a target that tells of it on its admin queue, if at all: its length and status. What
+    /// is not known to be a hole is data. The client's other requests wait meanwhile.
+    #[cold]
+    fn ask_by_admin_queue(&mut self, offset: u64, length: u64) -> (u64, u32) {
+        let namespace = &self.namespace;
+        if !namespace.has_admin_lba_status() {
+            return (length, 0);
+        }
+        let block_bytes = u64::from(namespace.lba_bytes());
+        let (lba, blocks) = (offset / block_bytes, length / block_bytes);
+        match self.association.allocated_blocks(namespace, lba, blocks, SINGLE_STATUS_BYTES) {
+            Ok(AllocatedBlocks { range, allocated }) => match allocated.first() {
+                Some(first) if first.start == lba => ((first.end - lba) * block_bytes, 0),
+                first => {
+                    let end = first.map_or(range.end, |first| first.start);
+                    ((end - lba) * block_bytes, hole_status(namespace))
+                }
+            },
+            Err(error) => {
+                if let Some(unlogged) = self.log.admit() {
+                    let export = &self.session.export.name;
+                    tracing::warn!(export, %error, unlogged, "the target does not tell which blocks are allocated");
+                }
+                (length, 0)
+            }
+        }
+    }
+
+    /// Answers a request for block status with what its command has received.
+    #[cold]
+    fn send_extents(&mut self, slot: u16, is_single: bool, mut buffer: Buffer) {
+        let form = self.session.form;
+        let Request { cookie, offset, length, .. } = self.work[usize::from(slot)].request;
+        let block_bytes = u64::from(self.namespace.lba_bytes());
+        let told =
+            self.namespace.allocated_blocks(offset / block_bytes, length / block_bytes, buffer.as_bytes());
+        let AllocatedBlocks { range, allocated } = match told {
+            Ok(told) => told,
+            Err(error) => {
+                if let Some(unlogged) = self.log.admit() {
+                    let export = &self.session.export.name;
+                    tracing::warn!(export, %error, unlogged, "the target's list of allocated blocks is invalid");
+                }
+                self.outgoing.push_head(ReplyHead::failed(form, cookie, offset, FAILED));
+                return self.pool.put(buffer);
+            }
+        };
+        let hole_status = hole_status(&self.namespace);
+        let in_bytes = |blocks: std::ops::Range<u64>| blocks.start * block_bytes..blocks.end * block_bytes;
+        buffer.set_whole();
+        let data = allocated.into_iter().map(in_bytes);
+        let bytes = write_extents(form, in_bytes(range), data, hole_status, is_single, buffer.as_mut_bytes());
+        let bytes = u32::try_from(bytes).unwrap_or(0);
+        buffer.set_length(bytes);
+        self.outgoing.push_head(ReplyHead::extents(form, cookie, offset, ALLOCATION, bytes));
+        self.outgoing.push_data(buffer, &mut self.pool);
     }
 
     /// All commands of a request have ended.
@@ -668,6 +742,18 @@ fn part_of(work: &Work, part: Option<u32>) -> (u64, u64) {
     (work.request.offset + start, length)
 }
 
+/// The status of deallocated blocks.
+fn hole_status(namespace: &Namespace) -> u32 {
+    let reads_zeroes = namespace.info().deallocated_value == DeallocatedValue::ZEROES;
+    if reads_zeroes { STATE_HOLE | STATE_ZERO } else { STATE_HOLE }
+}
+
+/// Bytes of a list of allocated blocks.
+fn status_bytes(namespace: &Namespace, is_single: bool) -> u32 {
+    let most = if is_single { SINGLE_STATUS_BYTES } else { STATUS_BYTES };
+    most.min(namespace.limits().transfer_bytes_max)
+}
+
 /// Length of a part that has data, which is at most that of a buffer.
 #[inline]
 fn data_bytes(length: u64) -> u32 {
@@ -692,7 +778,10 @@ fn command_of(
             Ok(durable(namespace.write_zeroes(lba, blocks, may_deallocate)?, is_durable))
         }
         Task::Trim { .. } => namespace.deallocate(&[BlockRange { lba, blocks }]),
-        Task::Flush | Task::Cache | Task::BlockStatus | Task::Disconnect => Ok(namespace.flush()),
+        Task::BlockStatus { is_single } => {
+            namespace.lba_status(lba, bytes / lba_bytes, status_bytes(namespace, is_single))
+        }
+        Task::Flush | Task::Cache | Task::Disconnect => Ok(namespace.flush()),
     }
 }
 

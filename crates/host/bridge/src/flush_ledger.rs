@@ -32,7 +32,7 @@ impl SharedFlushes {
 
 /// The ledger of one export.
 #[derive(Debug, Default)]
-struct FlushLedger {
+pub(crate) struct FlushLedger {
     state: Mutex<State>,
     /// A write has completed that no Flush covers yet.
     is_dirty: AtomicBool,
@@ -53,6 +53,21 @@ struct State {
 impl FlushLedger {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A write has completed.
+    #[inline]
+    pub(crate) fn note_write(&self) {
+        if !self.is_dirty.load(Ordering::Relaxed) {
+            self.is_dirty.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Unflushed writes may be lost, as the Flush of another export of this lane reported: the next Flush of each connection fails.
+    pub(crate) fn note_loss(&self) {
+        let mut state = self.lock();
+        state.losses += 1;
+        state.is_owed |= state.told.is_empty() && self.is_dirty.load(Ordering::Relaxed);
     }
 
     /// Whether no connection is open, and nothing was written that a Flush must cover: the next connection begins anew.
@@ -85,9 +100,7 @@ impl FlushMember {
     /// A write has completed.
     #[inline]
     pub(crate) fn note_write(&self) {
-        if !self.ledger.is_dirty.load(Ordering::Relaxed) {
-            self.ledger.is_dirty.store(true, Ordering::Relaxed);
-        }
+        self.ledger.note_write();
     }
 
     /// A Flush is submitted: it covers all writes so far, unless it fails.
@@ -168,6 +181,21 @@ mod tests {
         three.on_flush();
         drop(three);
         assert!(ledger.is_settled());
+    }
+
+    #[test]
+    fn a_loss_that_another_export_reports_is_told_once_to_each() {
+        let ledger = Arc::<FlushLedger>::default();
+        let one = ledger.join();
+        ledger.note_loss();
+        assert!(one.take_loss() && !one.take_loss());
+        drop(one);
+        ledger.note_loss();
+        assert!(!ledger.join().take_loss(), "nothing was written");
+        ledger.note_write();
+        ledger.note_loss();
+        assert!(ledger.join().take_loss(), "the writer's next Flush fails");
+        assert!(!ledger.join().take_loss());
     }
 
     #[test]

@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use host::{Association, Error, Lane};
-
-use crate::buffers::Buffer;
+use host::{Association, Command, DataBuffer, Error, InvalidCommand, Lane};
 
 /// Pause after a lane could not be connected.
 const LANE_PAUSE: Duration = Duration::from_millis(50);
@@ -14,11 +12,11 @@ const LANE_PAUSE: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// The target has none left, or is not there at that time.
-pub(crate) fn connect_lane(
+pub(crate) fn connect_lane<B: DataBuffer>(
     association: &Association,
     is_ending: &AtomicBool,
     until: Instant,
-) -> Result<Lane<Buffer>, Error> {
+) -> Result<Lane<B>, Error> {
     loop {
         match association.lane() {
             Err(Error::Link { .. })
@@ -29,6 +27,26 @@ pub(crate) fn connect_lane(
                 std::thread::sleep(LANE_PAUSE);
             }
             lane => return lane,
+        }
+    }
+}
+
+/// Submits a command. Returns its buffer if it is invalid, or if the lane refuses it.
+#[inline]
+pub(crate) fn submit<B: DataBuffer>(
+    lane: &mut Lane<B>,
+    command: Result<Command, InvalidCommand>,
+    buffer: Option<B>,
+    user: u64,
+) -> Option<Option<B>> {
+    match command {
+        Ok(command) => lane.submit(command, buffer, user).err().map(|refused| {
+            tracing::debug!(reason = %refused.reason, "command refused");
+            refused.buffer
+        }),
+        Err(error) => {
+            tracing::debug!(%error, "command invalid");
+            Some(buffer)
         }
     }
 }

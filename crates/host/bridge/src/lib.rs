@@ -9,23 +9,31 @@
 //!                             replies     ◀─ completions
 //! ```
 //!
-//! [`nbd`] is the protocol without sockets. [`VhostUserDevice`] serves a namespace as a block device to virtual machines: see
-//! the module `vhost_user`. Decisions are in `docs/design/bridges.md`.
+//! [`nbd`] is the protocol without sockets. [`FuseMount`] mounts a directory whose files are namespaces: see [`fuse`].
+//! [`VhostUserDevice`] serves a namespace as a block device to virtual machines, and [`UblkDevice`] to this machine's kernel: see the
+//! modules [`vhost_user`] and `ublk`. Decisions are in `docs/design/bridges.md`.
 #![forbid(unsafe_code)]
 
 mod buffers;
+mod client_socket;
 mod connection;
 mod exports;
 mod failure_log;
 mod flush_ledger;
+pub mod fuse;
 mod lanes;
 mod memory_pressure;
 pub mod nbd;
 mod outgoing;
 mod server;
-mod vhost_user;
+mod ublk;
+pub mod vhost_user;
 
+pub use self::ublk::{
+    UblkDevice, UblkError, UblkSettings, check_ublk, remove_ublk_device, ublk_is_privileged,
+};
 pub use exports::{ExportSettings, NoExport, block_namespaces};
+pub use fuse::{FuseMount, FuseSettings};
 pub use memory_pressure::{keep_memory, leave_io_flusher};
-pub use server::{Listener, NbdServer};
+pub use server::{Listener, NbdServer, NbdTls};
 pub use vhost_user::{VhostUserDevice, VhostUserSettings};

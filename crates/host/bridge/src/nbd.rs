@@ -9,14 +9,17 @@
 //! ```
 
 mod export;
+mod extents;
 mod handshake;
 mod reply;
 mod session;
 
 pub use export::Export;
+pub use extents::{extent_bytes, write_extents};
 pub use handshake::{
-    Handshake, HandshakeViolation, OPTION_BYTES_MAX, OPTION_COUNT_MAX, Progress, SKIPPED_BYTES_MAX,
+    Handshake, HandshakeViolation, OPTION_BYTES_MAX, OPTION_COUNT_MAX, Progress, SKIPPED_BYTES_MAX, TlsPolicy,
 };
+pub use nbd_wire::block_status::{STATE_HOLE, STATE_ZERO};
 pub use nbd_wire::{
     CommandFlags, ExportFlags, PAYLOAD_BYTES_MAX, PORT, ReplyForm, Request, RequestViolation,
 };

@@ -1,17 +1,13 @@
 //! Replies on their way to the client.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
+use std::io::{self, IoSlice};
 
-use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use reactor::Sent;
 
 use crate::buffers::{Buffer, Pool};
+use crate::client_socket::{ClientSocket, SEND_PIECES_MAX};
 use crate::nbd::ReplyHead;
-
-/// Pieces of one send.
-const SEND_PIECES_MAX: usize = 64;
 
 /// From this number of pieces on no request is read.
 const PIECES_MAX: usize = 256;
@@ -103,7 +99,7 @@ impl Outgoing {
     /// # Errors
     /// The connection is broken.
     #[inline]
-    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, pool: &mut Pool) -> Result<(), Errno> {
+    pub(crate) fn send(&mut self, socket: &mut ClientSocket<'_>, pool: &mut Pool) -> io::Result<()> {
         while !self.pieces.is_empty() && !self.is_blocked {
             let mut slices = [IoSlice::new(&[]); SEND_PIECES_MAX];
             let mut offered = 0;
@@ -114,12 +110,10 @@ impl Outgoing {
                 offered += bytes.len();
                 count += 1;
             }
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let sent = match sendmsg(socket, &slices[..count], &mut SendAncillaryBuffer::default(), flags) {
-                Ok(sent) => sent,
-                Err(Errno::AGAIN) => 0,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error),
+            let sent = match socket.send(&slices[..count]) {
+                Sent::Bytes(sent) => sent,
+                Sent::Blocked => 0,
+                Sent::Failed(error) => return Err(error),
             };
             self.is_blocked = sent < offered;
             self.on_sent(sent, pool);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -13,13 +13,15 @@ use std::time::{Duration, Instant};
 use host::{Association, Lane};
 use linux::private_socket::PrivateSocket;
 use rustix::net::Shutdown;
+use security::tls::ServerCertificate;
 
 use crate::buffers::Buffer;
+use crate::client_socket::ClientSocket;
 use crate::connection::{self, ConnectionError};
 use crate::exports::{ExportSettings, Exports, NoExport};
 use crate::lanes::connect_lane;
 use crate::memory_pressure::keep_memory;
-use crate::nbd::{Export, Handshake, Progress, Session};
+use crate::nbd::{Export, Handshake, Progress, Session, TlsPolicy};
 
 /// Time for a whole handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(60);
@@ -37,18 +39,19 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// The NBD URI of an export here.
+    /// The NBD URI of an export here, for clients with TLS or without.
     ///
     /// # Errors
     /// The address of the socket cannot be read.
-    pub fn uri(&self, export: &str) -> io::Result<String> {
+    pub fn uri(&self, export: &str, has_tls: bool) -> io::Result<String> {
         let export = encoded(export);
+        let scheme = if has_tls { "nbds" } else { "nbd" };
         Ok(match self {
             Self::Unix(socket) => {
                 let path = encoded(&socket.path().to_string_lossy());
-                format!("nbd+unix:///{export}?socket={path}")
+                format!("{scheme}+unix:///{export}?socket={path}")
             }
-            Self::Tcp(listener) => format!("nbd://{}/{export}", listener.local_addr()?),
+            Self::Tcp(listener) => format!("{scheme}://{}/{export}", listener.local_addr()?),
         })
     }
 }
@@ -61,6 +64,15 @@ fn encoded(text: &str) -> String {
         .collect()
 }
 
+/// TLS of a server.
+#[derive(Clone, Debug)]
+pub struct NbdTls {
+    /// The certificate with which it answers, and its demands on those of clients.
+    pub certificate: Arc<ServerCertificate>,
+    /// Whether clients without TLS are refused.
+    pub is_required: bool,
+}
+
 /// A server of the namespaces of one association. Clones share it.
 #[derive(Clone, Debug)]
 pub struct NbdServer {
@@ -70,6 +82,7 @@ pub struct NbdServer {
 #[derive(Debug)]
 struct Shared {
     exports: Exports,
+    tls: Option<NbdTls>,
     connection_count_max: usize,
     is_ending: AtomicBool,
     connections: Mutex<Connections>,
@@ -111,42 +124,31 @@ impl AsFd for Client {
     }
 }
 
-impl Client {
-    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Self::Unix(socket) => {
-                socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)))
-            }
-            Self::Tcp(socket, _) => {
-                socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)))
-            }
-        }
-    }
-
-    fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(socket) => (&*socket).read(bytes),
-            Self::Tcp(socket, _) => (&*socket).read(bytes),
-        }
-    }
-
-    fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Unix(socket) => (&*socket).write_all(bytes),
-            Self::Tcp(socket, _) => (&*socket).write_all(bytes),
-        }
-    }
-}
-
 /// Why a connection came to no transmission.
 #[derive(Debug, thiserror::Error)]
 enum HandshakeError {
     #[error("{0}")]
     Protocol(#[from] crate::nbd::HandshakeViolation),
     #[error("{0}")]
-    Socket(#[from] io::Error),
+    Socket(io::Error),
+    #[error("{0}")]
+    Tls(security::tls::Failure),
+    #[error("bytes arrived before TLS has begun that was asked for")]
+    Injected,
     #[error("it took longer than {} s", HANDSHAKE_TIME.as_secs())]
     Late,
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::TimedOut {
+            return Self::Late;
+        }
+        match error.downcast() {
+            Ok(failure) => Self::Tls(failure),
+            Err(error) => Self::Socket(error),
+        }
+    }
 }
 
 impl NbdServer {
@@ -155,10 +157,15 @@ impl NbdServer {
     ///
     /// # Errors
     /// [`NoExport`].
-    pub fn new(association: Association, settings: ExportSettings) -> Result<Self, NoExport> {
+    pub fn new(
+        association: Association,
+        settings: ExportSettings,
+        tls: Option<NbdTls>,
+    ) -> Result<Self, NoExport> {
         let connection_count_max = usize::from(association.options().lanes);
         let shared = Shared {
             exports: Exports::new(association, settings)?,
+            tls,
             connection_count_max,
             is_ending: AtomicBool::new(false),
             connections: Mutex::default(),
@@ -256,21 +263,19 @@ impl Shared {
     }
 
     fn converse(&self, client: &Client) {
-        match self.shake_hands(client) {
+        let begun = ClientSocket::new(client.as_fd())
+            .map_err(HandshakeError::from)
+            .and_then(|socket| self.shake_hands(client, socket));
+        match begun {
             Ok(Some(begun)) => {
-                let Begun { session, namespace, mut lane, rest } = begun;
+                let Begun { socket, session, namespace, mut lane, rest } = begun;
                 let export = session.export.name.clone();
                 tracing::debug!(%client, export, form = ?session.form, "NBD connection begins");
                 let (epoch, member) = self.exports.join(namespace.nsid());
                 lane.share_flush_epoch(epoch);
-                let served = rustix::io::ioctl_fionbio(client.as_fd(), true)
-                    .map_err(ConnectionError::from)
-                    .and_then(|()| {
-                        let socket = client.as_fd();
-                        let is_ending = &self.is_ending;
-                        connection::serve(socket, session, namespace, member, &mut lane, &rest, is_ending)
-                    });
-                match served {
+                let is_ending = &self.is_ending;
+                let disk = (self.exports.association(), namespace);
+                match connection::serve(socket, session, disk, member, &mut lane, &rest, is_ending) {
                     Ok(()) => tracing::debug!(%client, export, "NBD connection ends"),
                     Err(ConnectionError::Socket(error)) => {
                         tracing::info!(%client, export, %error, "NBD client is gone");
@@ -288,32 +293,46 @@ impl Shared {
     }
 
     /// The handshake. `None` if the client ends it.
-    fn shake_hands(&self, client: &Client) -> Result<Option<Begun>, HandshakeError> {
+    fn shake_hands<'a>(
+        &self,
+        client: &Client,
+        mut socket: ClientSocket<'a>,
+    ) -> Result<Option<Begun<'a>>, HandshakeError> {
         let until = Instant::now() + HANDSHAKE_TIME;
-        let mut handshake = Handshake::new();
+        let policy = match &self.tls {
+            None => TlsPolicy::Off,
+            Some(NbdTls { is_required: false, .. }) => TlsPolicy::Allowed,
+            Some(NbdTls { is_required: true, .. }) => TlsPolicy::Required,
+        };
+        let mut handshake = Handshake::new(policy);
         let mut bytes = vec![0; 4096];
         loop {
-            client.write_all(&handshake.take_output())?;
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(HandshakeError::Late);
+            socket.write_all(&handshake.take_output(), until)?;
+            let count = socket.read(&mut bytes, until)?;
+            if count == 0 {
+                return Ok(None);
             }
-            client.set_timeout(left)?;
-            let count = match client.read(&mut bytes) {
-                Ok(0) => return Ok(None),
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(HandshakeError::Late),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error.into()),
-            };
             let mut input = &bytes[..count];
             loop {
                 let listed = self.exports.list();
                 let exports: Vec<Export> = listed.iter().map(|(export, _)| export.clone()).collect();
                 match handshake.on_bytes(&mut input, &exports)? {
                     Progress::Waiting => break,
+                    Progress::StartTls => {
+                        // What was not encrypted must not be taken for what is.
+                        if !input.is_empty() {
+                            return Err(HandshakeError::Injected);
+                        }
+                        socket.write_all(&handshake.take_output(), until)?;
+                        if let Some(tls) = &self.tls {
+                            socket.start_tls(Arc::clone(&tls.certificate));
+                        }
+                        handshake.on_tls();
+                        break;
+                    }
                     Progress::Ended => {
-                        client.write_all(&handshake.take_output())?;
+                        socket.write_all(&handshake.take_output(), until)?;
+                        socket.close();
                         return Ok(None);
                     }
                     Progress::Chosen { index } => {
@@ -328,8 +347,8 @@ impl Shared {
                             }
                         };
                         let Some(session) = handshake.accept(export) else { break };
-                        client.write_all(&handshake.take_output())?;
-                        return Ok(Some(Begun { session, namespace, lane, rest: input.to_vec() }));
+                        socket.write_all(&handshake.take_output(), until)?;
+                        return Ok(Some(Begun { socket, session, namespace, lane, rest: input.to_vec() }));
                     }
                 }
             }
@@ -338,7 +357,8 @@ impl Shared {
 }
 
 /// What a handshake has agreed on.
-struct Begun {
+struct Begun<'a> {
+    socket: ClientSocket<'a>,
     session: Session,
     namespace: host::Namespace,
     lane: Lane<Buffer>,
@@ -366,8 +386,9 @@ mod tests {
     #[test]
     fn a_uri_has_the_name_and_the_place() {
         let listener = Listener::Tcp(TcpListener::bind("127.0.0.1:0").unwrap());
-        let uri = listener.uri("a disk").unwrap();
+        let uri = listener.uri("a disk", false).unwrap();
         assert!(uri.starts_with("nbd://127.0.0.1:") && uri.ends_with("/a%20disk"), "{uri}");
+        assert!(listener.uri("", true).unwrap().starts_with("nbds://"));
         assert_eq!(encoded("/tmp/a?b"), "/tmp/a%3Fb");
     }
 }

@@ -20,4 +20,8 @@ mod session;
 mod virtqueue;
 mod worker;
 
+pub use chain::{Chain, ChainViolation, Segment, copy_from_guest, copy_to_guest};
+pub use inflight::{Inflight, InflightError, InflightQueue};
+pub use request::{Kind, Outcome, Request, read_ranges};
 pub use server::{VhostUserDevice, VhostUserSettings};
+pub use virtqueue::{QueueViolation, Rings, Virtqueue};

@@ -87,7 +87,7 @@ pub struct HostOptions {
     /// Seconds to establish a connection: TCP, handshake and Connect.
     #[arg(long, value_name = "SECONDS", value_parser = wait, default_value = "10", help_heading = "Connection")]
     connect_timeout: Duration,
-    /// Seconds to wait for the completion of each command, such as 0.5. [default: 10; for kv 30]
+    /// Seconds to wait for the completion of each command, such as 0.5. [default: 10; for kv and attach 30]
     #[arg(long, value_name = "SECONDS", value_parser = wait, help_heading = "Connection")]
     timeout: Option<Duration>,
 }
@@ -243,6 +243,12 @@ impl Connection {
             ));
         };
         text.parse().map_err(|error| Failure::usage(format!("address: {error}")))
+    }
+
+    /// All but the address.
+    #[must_use]
+    pub const fn host(&self) -> &HostOptions {
+        &self.host
     }
 
     /// Connection options of commands that only query this address: one attempt, no I/O lanes.

@@ -1,6 +1,7 @@
-//! A target in a child process of this one. It ends when this process ends, even if by SIGKILL.
+//! A target, or another server, in a child process of this one. It ends when this process ends, even if by SIGKILL.
 
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,14 +11,21 @@ use host::Address;
 /// process.
 const RUN: &str = "echo \"$NVLANE_ADDR\"; exec cat >/dev/null";
 
-/// Time limit for a target to end by itself; it is killed then.
+/// Time limit for a process to end by itself; it is killed then.
 const END_TIME: Duration = Duration::from_secs(20);
+
+/// A running process that has told a line, and ends when its input ends: with this value, and with this process.
+#[derive(Debug)]
+pub struct ToldProcess {
+    line: String,
+    child: Child,
+}
 
 /// A running target.
 #[derive(Debug)]
 pub struct TargetProcess {
     address: Address,
-    child: Child,
+    process: ToldProcess,
 }
 
 /// Why there is no target, or why it did not end well.
@@ -36,42 +44,35 @@ pub enum TargetError {
     Ended(ExitStatus),
 }
 
-impl TargetProcess {
-    /// Starts `nvlane target`, whose command line lacks only `--run`, and waits until it listens.
+impl ToldProcess {
+    /// Starts a command, and waits for its first line.
     ///
     /// # Errors
-    /// The target cannot be started; it has written the reason to the standard error of this process.
+    /// The command cannot be started, or ends without a line; it has written the reason to the standard error of this process.
     pub fn start(mut command: Command) -> Result<Self, TargetError> {
-        command.args(["--run", RUN]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // What the terminal tells this process must not end others before it is done with them.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(TargetError::Start)?;
         let output = child.stdout.take().expect("piped");
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).map_err(TargetError::Output)?;
-        match line.trim().parse::<Address>() {
-            Ok(address) => Ok(Self { address, child }),
-            Err(_) => Err(TargetError::NotStarted(child.wait().map_err(TargetError::Wait)?)),
+        let mut told = Self { line: String::new(), child };
+        BufReader::new(output).read_line(&mut told.line).map_err(TargetError::Output)?;
+        told.line.truncate(told.line.trim_end().len());
+        if told.line.is_empty() {
+            return Err(TargetError::NotStarted(told.end().map_err(TargetError::Wait)?));
         }
+        Ok(told)
     }
 
-    /// Address on which the target listens.
+    /// The line.
     #[must_use]
-    pub fn address(&self) -> &Address {
-        &self.address
+    pub fn line(&self) -> &str {
+        &self.line
     }
 
     /// Process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    /// Stops the target.
-    ///
-    /// # Errors
-    /// The target exited with an error.
-    pub fn stop(mut self) -> Result<(), TargetError> {
-        let status = self.end().map_err(TargetError::Wait)?;
-        if status.success() { Ok(()) } else { Err(TargetError::Ended(status)) }
     }
 
     fn end(&mut self) -> io::Result<ExitStatus> {
@@ -88,9 +89,45 @@ impl TargetProcess {
     }
 }
 
-impl Drop for TargetProcess {
+impl Drop for ToldProcess {
     fn drop(&mut self) {
         let _ = self.end();
+    }
+}
+
+impl TargetProcess {
+    /// Starts `nvlane target`, whose command line lacks only `--run`, and waits until it listens.
+    ///
+    /// # Errors
+    /// The target cannot be started; it has written the reason to the standard error of this process.
+    pub fn start(mut command: Command) -> Result<Self, TargetError> {
+        command.args(["--run", RUN]);
+        let mut process = ToldProcess::start(command)?;
+        match process.line.parse() {
+            Ok(address) => Ok(Self { address, process }),
+            Err(_) => Err(TargetError::NotStarted(process.end().map_err(TargetError::Wait)?)),
+        }
+    }
+
+    /// Address on which the target listens.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Stops the target.
+    ///
+    /// # Errors
+    /// The target exited with an error.
+    pub fn stop(mut self) -> Result<(), TargetError> {
+        let status = self.process.end().map_err(TargetError::Wait)?;
+        if status.success() { Ok(()) } else { Err(TargetError::Ended(status)) }
     }
 }
 

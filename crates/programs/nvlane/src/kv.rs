@@ -27,6 +27,7 @@ Examples:
   nvlane kv get model --file w.bin   into a file
   nvlane kv get model --range 0:4096 --range 8192:512   some bytes of it
   nvlane kv set session x --ttl 60   for a minute
+  nvlane kv pin session model --seconds 600   not evicted for ten minutes
   nvlane kv incr visits 1 --initial 0
   nvlane kv vector weights update --element f32 --function add 0.5
   nvlane kv bench --mix ycsb-b --distribution zipf:0.99 --batch 64 --verify
@@ -38,7 +39,7 @@ Each verb but check and repair takes the address as its first argument. If the f
 
 A key is 1 to 16 bytes, for get, set, delete and exist with an nvlane target up to 250: text, or bytes in hexadecimal with --hex (then values on the \
 command line are hexadecimal too). Values are bytes, up to 256 MiB. Numbers are little-endian values of 8 bytes, or of 4 with --narrow; memcached's numbers, which are digits, differ. \
-incr, cas, vector, --range, --ttl and batches need an nvlane target.
+pin, incr, cas, vector, --range, --ttl and batches need an nvlane target.
 
 Commands that change a number are never sent twice: if the connection is lost before the answer, they fail with an error that says so.")]
 pub(crate) struct KvArguments {
@@ -53,10 +54,14 @@ enum KvCommand {
     Get(pairs::GetArguments),
     /// Store a value.
     Set(pairs::SetArguments),
-    /// Delete keys.
-    Delete(pairs::DeleteArguments),
-    /// Check whether keys exist: exit code 0 if all do, 1 if not.
+    /// Delete keys. A missing key is not an error.
+    Delete(pairs::KeysArguments),
+    /// Check whether keys exist: exit code 0 if all do, 1 if not. Several keys at once need an nvlane target.
     Exist(pairs::ExistArguments),
+    /// Keep pairs from being evicted for some seconds: exit code 0 if all are pinned, 1 if not.
+    Pin(pairs::PinArguments),
+    /// Take one pin of each pair back: exit code 0 if all exist, 1 if not.
+    Unpin(pairs::KeysArguments),
     /// List keys.
     List(pairs::ListArguments),
     /// Add to or subtract from a number, and print its old and new value.
@@ -83,6 +88,8 @@ pub(crate) fn kv(arguments: &KvArguments) -> Ended {
         KvCommand::Set(arguments) => pairs::set(arguments),
         KvCommand::Delete(arguments) => pairs::delete(arguments),
         KvCommand::Exist(arguments) => pairs::exist(arguments),
+        KvCommand::Pin(arguments) => pairs::pin(arguments),
+        KvCommand::Unpin(arguments) => pairs::unpin(arguments),
         KvCommand::List(arguments) => pairs::list(arguments),
         KvCommand::Incr(arguments) => number::incr(arguments),
         KvCommand::Cas(arguments) => number::cas(arguments),

@@ -85,7 +85,7 @@ enum Command {
     Kv(kv::KvArguments),
     /// Make and check secrets of authentication and keys of TLS.
     Keys(keys::KeysArguments),
-    /// Serve namespaces of a target to programs that do not know NVMe, through NBD.
+    /// Serve namespaces of a target to programs that do not know NVMe: as files, NBD exports, virtio disks or block devices.
     Attach(attach::AttachArguments),
     /// Put load on a namespace and measure it; `perf ceiling` measures plain sockets for comparison.
     Perf(perf::PerfArguments),

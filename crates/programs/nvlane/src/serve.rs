@@ -75,16 +75,19 @@ Options of a namespace follow a ?, separated by &. Sizes end in K, M, G or T:
   flush          (kv) allow memcached clients to remove everything with flush_all
   sparse         (kv:file) a new file gets space when it is written       [default: all of it at once]
   memory=SIZE    (kv:file) memory for the index and cached values [default: a quarter of the file]
+                 (kv:rados) memory in front of the pool           [default: 256M]
   sync=WHEN      (kv:file) answer when the change survives a power cut (always), or at once, and it survives
                  some milliseconds later (batch) or after a Flush (none)  [default: always]
   conf=PATH, id=NAME, cluster=NAME, namespace=NAME
-                 (rbd) Ceph's configuration file, the user client.NAME, the cluster's name, the namespace of the pool
+                 (rbd, kv:rados) Ceph's configuration file, the user client.NAME, the cluster's name, the namespace of the pool
+                 (of keys, unless given: nvlane)
   create=SIZE    (rbd) create the image with this size if it does not exist
   lock=HOW       (rbd) an exclusive lock that another client has: wait up to 45 s until it is given up or its holder
                  is known to be dead (acquire), do not wait (refuse), take it (break)  [default: acquire]
+                 (kv:rados) an owner of the keys that does not renew its lease: wait 30 s (acquire), do not wait (refuse)
   socket=PATH    (nbd+unix) the socket of the NBD server
   connections=N  (nbd) connections at most, if the server takes several for one client       [default: 64]
-  deadline=TIME  (rbd, nbd) a command that the storage does not answer for so long ends with a path error [default: 25s]
+  deadline=TIME  (rbd, nbd, vhost-user) a command that the storage does not answer for so long ends with a path error [default: 25s]
   delay=[KIND:]TIME[-TIME], error=[KIND:]RATE, limit=RATE, trace
                                   filters for tests, such as delay=read:50us-2ms, error=write:1/1000,as=nospace, limit=10000iops,200M/s
 
@@ -125,7 +128,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     machine: Option<String>,
     /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, pool:DIR/VOLUME, rbd:POOL/IMAGE,
-    /// nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE, followed by options such as ?lba=512&readonly (see below). May be given several times.
+    /// nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, kv:ram:SIZE, kv:file:PATH?size=SIZE or kv:rados:POOL, followed by options such as ?lba=512&readonly (see below). May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
     /// A pool of volumes: a directory, on XFS or btrfs for clones and snapshots. Its volumes are made with `nvlane ctl volume`

@@ -44,6 +44,9 @@ pub(crate) struct TopArguments {
     /// metrics port; that of another machine only if it was started with --live-page any.
     #[arg(value_name = "SOCKET|ADDR:PORT|tls://NAME@HOST:PORT", env = "NVLANE_CONTROL", default_value = CONTROL_SOCKET)]
     target: String,
+    /// The same, as an option as other commands have it. It takes precedence over the argument.
+    #[arg(long, value_name = "SOCKET|ADDR:PORT|tls://NAME@HOST:PORT")]
+    control: Option<String>,
     /// File with the key of the caller in tls://NAME@HOST:PORT.
     #[arg(long, value_name = "FILE", env = "NVLANE_CONTROL_KEY")]
     control_key: Option<PathBuf>,
@@ -63,7 +66,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn top(arguments: &TopArguments) -> Ended {
-    let place = Place::named(&arguments.target, arguments.control_key.clone())?;
+    let target = arguments.control.as_ref().unwrap_or(&arguments.target);
+    let place = Place::named(target, arguments.control_key.clone())?;
     let mut source = Source::new(place.clone());
     // What is wrong with the place is told before the terminal is taken.
     let first = source.ask()?;

@@ -5,6 +5,7 @@
 //!                    ▲  └──data too long──▶ Dropping ─┘            ▲              │
 //!                    └──────────────────────── refuse (Go) ────────┼──────────────┘
 //!                                                Abort, refuse (ExportName) ─▶ Done
+//! OptionData ──StartTls──▶ Securing ──on_tls──▶ OptionHead
 //! ```
 // Data from a client must not cause a panic: see docs/testing.md.
 #![cfg_attr(
@@ -23,8 +24,8 @@ use nbd_wire::negotiation::option::{
     STRUCTURED_REPLY,
 };
 use nbd_wire::negotiation::reply::{
-    self, ACK, ERR_EXT_HEADER_REQD, ERR_INVALID, ERR_POLICY, ERR_SHUTDOWN, ERR_TOO_BIG, ERR_UNKNOWN,
-    ERR_UNSUP, META_CONTEXT, SERVER,
+    self, ACK, ERR_EXT_HEADER_REQD, ERR_INVALID, ERR_POLICY, ERR_SHUTDOWN, ERR_TLS_REQD, ERR_TOO_BIG,
+    ERR_UNKNOWN, ERR_UNSUP, META_CONTEXT, SERVER,
 };
 use nbd_wire::negotiation::{FIXED_NEWSTYLE, NO_ZEROES, OPTION_MAGIC, REPLY_MAGIC};
 use nbd_wire::{ExportFlags, PAYLOAD_BYTES_MAX, ReplyForm};
@@ -37,7 +38,7 @@ use super::session::Session;
 const GREETING: [u8; 18] = *b"NBDMAGICIHAVEOPT\x00\x03";
 
 /// The only metadata context, and its number.
-const ALLOCATION: &[u8] = b"base:allocation";
+const ALLOCATION: &[u8] = nbd_wire::block_status::ALLOCATION.as_bytes();
 pub(super) const ALLOCATION_ID: u32 = 1;
 
 /// Longest data of an option that is looked at, bytes: a name of 4096 bytes and queries.
@@ -49,6 +50,18 @@ pub const OPTION_COUNT_MAX: u32 = 256;
 /// Longest data of options that is received and dropped in one handshake, bytes.
 pub const SKIPPED_BYTES_MAX: u64 = 1 << 20;
 
+/// Whether clients use TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsPolicy {
+    /// There is none.
+    #[default]
+    Off,
+    /// As they like.
+    Allowed,
+    /// Without it they learn nothing.
+    Required,
+}
+
 /// What a handshake has come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -59,6 +72,9 @@ pub enum Progress {
         /// Index among the exports.
         index: usize,
     },
+    /// The client begins TLS behind the output. Bytes that are left were sent before: they must not be used. Goes on with
+    /// [`Handshake::on_tls`].
+    StartTls,
     /// The connection ends, once the output is sent.
     Ended,
 }
@@ -115,6 +131,8 @@ enum State {
         option: u32,
         index: usize,
     },
+    /// TLS begins.
+    Securing,
     Done,
 }
 
@@ -125,6 +143,8 @@ pub struct Handshake {
     /// What has arrived of the piece that the state needs.
     input: Vec<u8>,
     output: Vec<u8>,
+    tls: TlsPolicy,
+    has_tls: bool,
     is_fixed: bool,
     omits_zeroes: bool,
     form: ReplyForm,
@@ -145,18 +165,20 @@ struct Wanted {
 
 impl Default for Handshake {
     fn default() -> Self {
-        Self::new()
+        Self::new(TlsPolicy::Off)
     }
 }
 
 impl Handshake {
     /// A new connection; the greeting is its first output.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(tls: TlsPolicy) -> Self {
         Self {
             state: State::ClientFlags,
             input: Vec::new(),
             output: GREETING.to_vec(),
+            tls,
+            has_tls: false,
             is_fixed: false,
             omits_zeroes: false,
             form: ReplyForm::Simple,
@@ -198,6 +220,7 @@ impl Handshake {
                     continue;
                 }
                 State::Chosen { index, .. } => return Ok(Progress::Chosen { index }),
+                State::Securing => return Ok(Progress::StartTls),
                 State::Done => return Ok(Progress::Ended),
             };
             let count = needed.saturating_sub(self.input.len()).min(input.len());
@@ -230,7 +253,7 @@ impl Handshake {
                 self.on_option(option, piece, exports);
                 Ok(())
             }
-            State::Dropping { .. } | State::Chosen { .. } | State::Done => Ok(()),
+            State::Dropping { .. } | State::Chosen { .. } | State::Securing | State::Done => Ok(()),
         }
     }
 
@@ -262,6 +285,14 @@ impl Handshake {
     }
 
     fn on_option(&mut self, option: u32, data: &[u8], exports: &[Export]) {
+        if self.tls == TlsPolicy::Required && !self.has_tls && !matches!(option, STARTTLS | ABORT) {
+            if option == EXPORT_NAME {
+                self.state = State::Done;
+            } else {
+                self.fail(option, ERR_TLS_REQD, "this server needs TLS");
+            }
+            return;
+        }
         match option {
             EXPORT_NAME => match index_of(exports, data) {
                 Some(index) => self.state = State::Chosen { option, index },
@@ -293,11 +324,29 @@ impl Handshake {
                 self.reply(option, ACK, &[]);
             }
             LIST_META_CONTEXT | SET_META_CONTEXT => self.on_contexts(option, data, exports),
-            STARTTLS => self.fail(option, ERR_UNSUP, "this server has no TLS"),
-            LIST | STRUCTURED_REPLY | EXTENDED_HEADERS => {
+            STARTTLS if self.tls == TlsPolicy::Off => {
+                self.fail(option, ERR_UNSUP, "this server has no TLS");
+            }
+            STARTTLS if self.has_tls => self.fail(option, ERR_INVALID, "TLS has begun already"),
+            STARTTLS if data.is_empty() => {
+                self.reply(option, ACK, &[]);
+                self.state = State::Securing;
+            }
+            LIST | STARTTLS | STRUCTURED_REPLY | EXTENDED_HEADERS => {
                 self.fail(option, ERR_INVALID, "this option has no data");
             }
             _ => self.fail(option, ERR_UNSUP, "unknown option"),
+        }
+    }
+
+    /// TLS has begun: what was agreed on before is void, since anybody may have said it.
+    pub fn on_tls(&mut self) {
+        if self.state == State::Securing {
+            self.state = State::OptionHead;
+            self.has_tls = true;
+            self.form = ReplyForm::Simple;
+            self.context_of = None;
+            self.wanted = Wanted::default();
         }
     }
 
@@ -512,7 +561,7 @@ mod tests {
     }
 
     fn begun(flags: u32) -> Handshake {
-        let mut handshake = Handshake::new();
+        let mut handshake = Handshake::default();
         assert_eq!(handshake.take_output(), b"NBDMAGICIHAVEOPT\0\x03");
         assert_eq!(feed(&mut handshake, &flags.to_be_bytes()), Ok(Progress::Waiting));
         handshake
@@ -605,8 +654,50 @@ mod tests {
     }
 
     #[test]
+    fn with_tls_everything_is_negotiated_anew() {
+        let mut handshake = Handshake::new(TlsPolicy::Allowed);
+        handshake.take_output();
+        feed(&mut handshake, &3u32.to_be_bytes()).expect("flags");
+        assert_eq!(kinds(&ask(&mut handshake, STRUCTURED_REPLY, &[])), [ACK]);
+        assert_eq!(kinds(&ask(&mut handshake, STARTTLS, b"x")), [ERR_INVALID]);
+        let mut bytes = option(STARTTLS, &[]);
+        bytes.extend(option(LIST, &[]));
+        let mut input = &bytes[..];
+        assert_eq!(handshake.on_bytes(&mut input, &[export()]), Ok(Progress::StartTls));
+        assert_eq!(input.len(), 16, "what was sent before TLS is left");
+        assert_eq!(kinds(&replies(&handshake.take_output())), [ACK]);
+        handshake.on_tls();
+        let contexts = queries("disk", &["base:allocation"]);
+        assert_eq!(kinds(&ask(&mut handshake, SET_META_CONTEXT, &contexts)), [ERR_INVALID]);
+        assert_eq!(kinds(&ask(&mut handshake, STARTTLS, &[])), [ERR_INVALID]);
+        assert_eq!(kinds(&ask(&mut handshake, STRUCTURED_REPLY, &[])), [ACK]);
+    }
+
+    #[test]
+    fn where_tls_is_needed_nothing_is_told_without() {
+        let begun = || {
+            let mut handshake = Handshake::new(TlsPolicy::Required);
+            handshake.take_output();
+            feed(&mut handshake, &3u32.to_be_bytes()).expect("flags");
+            handshake
+        };
+        let mut handshake = begun();
+        for (number, data) in
+            [(LIST, vec![]), (GO, info("disk", &[])), (STRUCTURED_REPLY, vec![]), (77, vec![])]
+        {
+            assert_eq!(kinds(&ask(&mut handshake, number, &data)), [ERR_TLS_REQD], "option {number}");
+        }
+        assert_eq!(feed(&mut handshake, &option(STARTTLS, &[])), Ok(Progress::StartTls));
+        handshake.take_output();
+        handshake.on_tls();
+        assert_eq!(feed(&mut handshake, &option(GO, &info("disk", &[]))), Ok(Progress::Chosen { index: 0 }));
+        assert_eq!(feed(&mut begun(), &option(EXPORT_NAME, b"disk")), Ok(Progress::Ended));
+        assert_eq!(feed(&mut begun(), &option(ABORT, &[])), Ok(Progress::Ended));
+    }
+
+    #[test]
     fn what_is_no_handshake_ends_it() {
-        let mut handshake = Handshake::new();
+        let mut handshake = Handshake::default();
         assert!(feed(&mut handshake, &[0, 0, 0, 4]).is_err());
         let mut handshake = begun(1);
         assert!(feed(&mut handshake, b"GET / HTTP/1.1\r\n").is_err());
@@ -633,10 +724,10 @@ mod tests {
                 bytes.extend(option(GO, &info("other", &[1])));
                 bytes.extend(option(LIST_META_CONTEXT, &queries("disk", &["base:"])));
             }
-            let mut whole = Handshake::new();
+            let mut whole = Handshake::default();
             let mut input = &bytes[..];
             let expected = whole.on_bytes(&mut input, &[export()]);
-            let mut cut = Handshake::new();
+            let mut cut = Handshake::default();
             let mut left = &bytes[..];
             let mut got = Ok(Progress::Waiting);
             for length in cuts.iter().cycle() {

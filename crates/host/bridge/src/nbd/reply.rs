@@ -158,6 +158,22 @@ impl ReplyHead {
         head
     }
 
+    /// What precedes the `bytes` of extents in `context`, which are the block status of a request.
+    #[must_use]
+    pub fn extents(form: ReplyForm, cookie: u64, offset: u64, context: u32, bytes: u32) -> Self {
+        if form == ReplyForm::Extended {
+            let length = u64::from(bytes).saturating_add(8);
+            let mut head = Self::chunk(form, cookie, offset, BLOCK_STATUS_EXT, true, length);
+            head.put(&context.to_be_bytes());
+            head.put(&(bytes / 16).to_be_bytes());
+            return head;
+        }
+        let length = u64::from(bytes).saturating_add(4);
+        let mut head = Self::chunk(form, cookie, offset, BLOCK_STATUS, true, length);
+        head.put(&context.to_be_bytes());
+        head
+    }
+
     /// The block status of the whole range of a request: one extent in `context` with these status bits. Of a longer range
     /// than the form can say, the beginning.
     #[must_use]
@@ -226,6 +242,19 @@ mod tests {
                 let length = u32::from_be_bytes(bytes[head_bytes - 4..head_bytes].try_into().unwrap());
                 assert_eq!(bytes.len(), head_bytes + length as usize, "{head:?}");
             }
+        }
+    }
+
+    #[test]
+    fn extents_follow_their_head_as_in_a_reply_of_one() {
+        for (form, extent) in [
+            (ReplyForm::Structured, &b"\0\0\x10\0\0\0\0\x03"[..]),
+            (ReplyForm::Extended, b"\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\0\x03"),
+        ] {
+            let mut whole =
+                ReplyHead::extents(form, 7, 512, 1, u32::try_from(extent.len()).unwrap()).as_bytes().to_vec();
+            whole.extend(extent);
+            assert_eq!(whole, ReplyHead::one_extent(form, 7, 512, 1, 4096, 3).as_bytes());
         }
     }
 

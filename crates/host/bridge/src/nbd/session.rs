@@ -60,7 +60,10 @@ pub enum Task {
     /// Advice that the range will be read.
     Cache,
     /// Tell which parts of the range are allocated.
-    BlockStatus,
+    BlockStatus {
+        /// Only of the first part.
+        is_single: bool,
+    },
     /// The client ends the connection, without a reply.
     Disconnect,
 }
@@ -174,7 +177,7 @@ impl Session {
                     return Err(NO_CONTEXT);
                 }
                 self.check_range(request, BEYOND_END)?;
-                Ok(Task::BlockStatus)
+                Ok(Task::BlockStatus { is_single: flags.has(CommandFlags::REQ_ONE) })
             }
             _ => Err(UNKNOWN),
         }
@@ -270,7 +273,8 @@ pub(crate) mod tests {
         assert_eq!(judge(WRITE_ZEROES, 2), zeroes(false));
         assert_eq!(judge(WRITE_ZEROES, 16), zeroes(true));
         assert_eq!(judge(CACHE, 0), Ok(Task::Cache));
-        assert_eq!(judge(BLOCK_STATUS, 8), Ok(Task::BlockStatus));
+        assert_eq!(judge(BLOCK_STATUS, 0), Ok(Task::BlockStatus { is_single: false }));
+        assert_eq!(judge(BLOCK_STATUS, 8), Ok(Task::BlockStatus { is_single: true }));
         assert_eq!(judge(DISCONNECT, 0), Ok(Task::Disconnect));
         assert_eq!(structured.judge(&request(FLUSH, 0, 0, 0)), Ok(Task::Flush));
         let simple = session(ReplyForm::Simple);
@@ -302,6 +306,10 @@ pub(crate) mod tests {
             (&simple, request(READ, 0, 0, 128 << 10), Errno::Inval),
             (&simple, request(READ, 4, 0, 4096), Errno::Inval),
             (&simple, request(BLOCK_STATUS, 0, 0, 4096), Errno::Inval),
+            (&structured, request(BLOCK_STATUS, 0, 0, 0), Errno::Inval),
+            (&structured, request(BLOCK_STATUS, 8, 1 << 20, 4096), Errno::Inval),
+            (&structured, request(BLOCK_STATUS, 4, 0, 4096), Errno::Inval),
+            (&extended, request(BLOCK_STATUS, 0, 4096, u64::MAX - 4095), Errno::Inval),
             (&extended, request(WRITE, 0, 0, 4096), Errno::Inval),
             (&extended, request(BLOCK_STATUS, 32, 0, 4096), Errno::Inval),
         ] {

@@ -24,38 +24,58 @@ const DESCRIPTOR_BYTES: u32 = 16;
 
 /// Memory of a guest in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
-    pub(crate) address: GuestAddress,
+pub struct Segment {
+    /// Where it begins.
+    pub address: GuestAddress,
     /// Bytes.
-    pub(crate) length: u32,
+    pub length: u32,
 }
 
 /// The memory of one chain.
 #[derive(Debug, Default)]
-pub(crate) struct Chain {
+pub struct Chain {
     /// What the device may only read.
-    pub(crate) readable: Vec<Segment>,
+    pub readable: Vec<Segment>,
     /// What the device may only write.
-    pub(crate) writable: Vec<Segment>,
+    pub writable: Vec<Segment>,
 }
 
 /// How a guest violated the rules of a virtqueue. The queue is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ChainViolation {
+pub enum ChainViolation {
+    /// A descriptor that its table does not have.
     #[error("descriptor {index} of a table of {count}")]
-    Index { index: u32, count: u32 },
+    Index {
+        /// Its index.
+        index: u32,
+        /// Descriptors of the table.
+        count: u32,
+    },
+    /// No end within the limit.
     #[error("a chain of more than {DESCRIPTORS_MAX} descriptors, or one without an end")]
     TooLong,
+    /// A table outside of memory.
     #[error("a descriptor at {address:#x}, where the guest has no memory")]
-    NoTable { address: u64 },
+    NoTable {
+        /// Where the table begins.
+        address: u64,
+    },
+    /// Indirect in indirect.
     #[error("an indirect table within an indirect table")]
     Nested,
+    /// Not a whole number of descriptors.
     #[error("an indirect table of {length} bytes")]
-    TableLength { length: u32 },
+    TableLength {
+        /// Its length.
+        length: u32,
+    },
+    /// The specification wants what is read first.
     #[error("memory to read behind memory to write")]
     Order,
+    /// No head.
     #[error("a request without a head of 16 bytes in the guest's memory")]
     NoHead,
+    /// No place for an answer.
     #[error("a request without a byte for its status in the guest's memory")]
     NoStatus,
 }
@@ -65,7 +85,7 @@ impl Chain {
     ///
     /// # Errors
     /// [`ChainViolation`].
-    pub(crate) fn read<M: GuestMemory>(
+    pub fn read<M: GuestMemory>(
         &mut self,
         memory: &M,
         table: GuestAddress,
@@ -114,7 +134,7 @@ impl Chain {
 }
 
 /// Copies `bytes` to the guest, from `offset` within the segments on. `None` if they end earlier, or lie outside of its memory.
-pub(crate) fn copy_to_guest<M: GuestMemory>(
+pub fn copy_to_guest<M: GuestMemory>(
     memory: &M,
     segments: &[Segment],
     offset: u64,
@@ -130,7 +150,7 @@ pub(crate) fn copy_to_guest<M: GuestMemory>(
 }
 
 /// As [`copy_to_guest`], the other way.
-pub(crate) fn copy_from_guest<M: GuestMemory>(
+pub fn copy_from_guest<M: GuestMemory>(
     memory: &M,
     segments: &[Segment],
     offset: u64,

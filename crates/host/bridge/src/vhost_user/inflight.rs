@@ -35,7 +35,7 @@ const ALIGNMENT: usize = 64;
 
 /// The memory of all queues.
 #[derive(Clone, Debug)]
-pub(crate) struct Inflight {
+pub struct Inflight {
     region: Arc<MmapRegion>,
     queue_count: u16,
     queue_size: u16,
@@ -43,7 +43,7 @@ pub(crate) struct Inflight {
 
 /// The part of one queue.
 #[derive(Debug)]
-pub(crate) struct InflightQueue {
+pub struct InflightQueue {
     inflight: Inflight,
     /// Where it begins.
     start: usize,
@@ -52,15 +52,31 @@ pub(crate) struct InflightQueue {
 
 /// The memory is not as it must be.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum InflightError {
+pub enum InflightError {
+    /// A file.
     #[error(transparent)]
     System(#[from] io::Error),
+    /// Its mapping.
     #[error("{0}")]
     Mapping(#[from] MmapRegionError),
+    /// Too short.
     #[error("{bytes} bytes for {queue_count} queues of {queue_size}")]
-    Length { bytes: u64, queue_count: u16, queue_size: u16 },
+    Length {
+        /// Its length.
+        bytes: u64,
+        /// Queues.
+        queue_count: u16,
+        /// Entries of each.
+        queue_size: u16,
+    },
+    /// Of shorter queues.
     #[error("it is of a queue of {found} entries, and the queue has {wanted}")]
-    QueueSize { found: u16, wanted: u16 },
+    QueueSize {
+        /// Entries that it is for.
+        found: u16,
+        /// Entries of the queue.
+        wanted: u16,
+    },
 }
 
 impl From<rustix::io::Errno> for InflightError {
@@ -96,7 +112,7 @@ impl Inflight {
     ///
     /// # Errors
     /// There is no memory.
-    pub(crate) fn new(queue_count: u16, queue_size: u16) -> Result<(Self, File, u64), InflightError> {
+    pub fn new(queue_count: u16, queue_size: u16) -> Result<(Self, File, u64), InflightError> {
         let file = File::from(memfd_create("nvlane-inflight", MemfdFlags::CLOEXEC)?);
         let bytes = stride(queue_size).saturating_mul(queue_count.into()) as u64;
         ftruncate(&file, bytes)?;
@@ -108,7 +124,7 @@ impl Inflight {
     ///
     /// # Errors
     /// It is too short, or cannot be mapped.
-    pub(crate) fn of_file(
+    pub fn of_file(
         file: File,
         offset: u64,
         bytes: u64,
@@ -127,7 +143,7 @@ impl Inflight {
     ///
     /// # Errors
     /// It was made for shorter queues.
-    pub(crate) fn queue(&self, index: u16, size: u16) -> Result<Option<InflightQueue>, InflightError> {
+    pub fn queue(&self, index: u16, size: u16) -> Result<Option<InflightQueue>, InflightError> {
         if index >= self.queue_count {
             return Ok(None);
         }

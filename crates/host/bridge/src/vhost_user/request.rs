@@ -27,23 +27,32 @@ pub(crate) const SECTOR_BYTES: u32 = 512;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Data of the device.
     Read,
+    /// Data for the device.
     Write,
+    /// Make completed writes durable.
     Flush,
     /// The serial number.
     Id,
+    /// Deallocate ranges.
     Discard,
+    /// Write zeroes to a range.
     WriteZeroes,
+    /// What the device does not know.
     Unknown(u32),
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Outcome {
+pub enum Outcome {
+    /// It was carried out.
     Done = 0,
+    /// It failed, or cannot be carried out.
     Failed = 1,
+    /// The device does not know it.
     Unsupported = 2,
 }
 
@@ -51,16 +60,17 @@ const _: () = assert!(VIRTIO_BLK_S_OK == 0 && VIRTIO_BLK_S_IOERR == 1 && VIRTIO_
 
 /// A request, but for its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
-    pub(crate) kind: Kind,
+pub struct Request {
+    /// What it asks for.
+    pub kind: Kind,
     /// First sector of a Read or Write.
-    pub(crate) sector: u64,
+    pub sector: u64,
     /// Bytes of its data.
-    pub(crate) data_bytes: u64,
+    pub data_bytes: u64,
     /// Where its outcome goes.
-    pub(crate) status: GuestAddress,
+    pub status: GuestAddress,
     /// Whether all of its data lies in the guest's memory.
-    pub(crate) is_inside: bool,
+    pub is_inside: bool,
 }
 
 /// What a request begins with.
@@ -90,7 +100,7 @@ impl Request {
     ///
     /// # Errors
     /// [`ChainViolation`]: head or status are missing.
-    pub(crate) fn take<M: GuestMemory>(
+    pub fn take<M: GuestMemory>(
         memory: &M,
         chain: &mut Chain,
         data: &mut Vec<Segment>,
@@ -129,7 +139,7 @@ impl Request {
 ///
 /// # Errors
 /// The outcome of the request: its ranges are too many, no whole blocks or have flags that are not known.
-pub(crate) fn read_ranges<M: GuestMemory>(
+pub fn read_ranges<M: GuestMemory>(
     memory: &M,
     request: &Request,
     data: &[Segment],

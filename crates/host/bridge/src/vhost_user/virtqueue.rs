@@ -15,30 +15,38 @@ pub(crate) const QUEUE_SIZE_MAX: u16 = 1024;
 
 /// The rings of a queue are not as they must be.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum QueueViolation {
+pub enum QueueViolation {
+    /// The rings, as `virtio-queue` sees it.
     #[error("{0}")]
     Ring(#[from] virtio_queue::Error),
+    /// The rings, or a status byte.
     #[error("its rings lie outside of the guest's memory")]
     Outside,
+    /// A request.
     #[error("{0}")]
     Chain(#[from] ChainViolation),
 }
 
 /// The rings as a front end gives them, in guest addresses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rings {
-    pub(crate) size: u16,
-    pub(crate) descriptors: GuestAddress,
-    pub(crate) available: GuestAddress,
-    pub(crate) used: GuestAddress,
+pub struct Rings {
+    /// Entries of each.
+    pub size: u16,
+    /// The table of descriptors.
+    pub descriptors: GuestAddress,
+    /// What the guest offers.
+    pub available: GuestAddress,
+    /// What it gets back.
+    pub used: GuestAddress,
     /// The index at which the available ring is read on.
-    pub(crate) next_available: u16,
-    pub(crate) has_event_index: bool,
+    pub next_available: u16,
+    /// Each side says at which index it wants to be told (VIRTIO_F_EVENT_IDX).
+    pub has_event_index: bool,
 }
 
 /// A queue that a worker serves.
 #[derive(Debug)]
-pub(crate) struct Virtqueue {
+pub struct Virtqueue {
     pub(crate) index: u16,
     queue: Queue,
     /// Signalled by the guest.
@@ -62,7 +70,7 @@ impl Virtqueue {
     ///
     /// # Errors
     /// [`QueueViolation`]: they do not lie in the guest's memory.
-    pub(crate) fn new(
+    pub fn new(
         index: u16,
         rings: Rings,
         memory: &GuestMemoryMmap,
@@ -118,7 +126,7 @@ impl Virtqueue {
     ///
     /// # Errors
     /// [`QueueViolation`].
-    pub(crate) fn take(
+    pub fn take(
         &mut self,
         memory: &GuestMemoryMmap,
         chain: &mut Chain,
@@ -142,12 +150,7 @@ impl Virtqueue {
     ///
     /// # Errors
     /// [`QueueViolation`].
-    pub(crate) fn put(
-        &mut self,
-        memory: &GuestMemoryMmap,
-        head: u16,
-        length: u32,
-    ) -> Result<(), QueueViolation> {
+    pub fn put(&mut self, memory: &GuestMemoryMmap, head: u16, length: u32) -> Result<(), QueueViolation> {
         if let Some(inflight) = &self.inflight {
             inflight.before_used(head);
         }
@@ -160,7 +163,7 @@ impl Virtqueue {
     }
 
     /// Interrupts the guest, if requests have ended and it wants to know.
-    pub(crate) fn notify(&mut self, memory: &GuestMemoryMmap) {
+    pub fn notify(&mut self, memory: &GuestMemoryMmap) {
         if std::mem::take(&mut self.has_news)
             && self.queue.needs_notification(memory).unwrap_or(true)
             && let Some(call) = &self.call
@@ -173,7 +176,7 @@ impl Virtqueue {
     ///
     /// # Errors
     /// [`QueueViolation`].
-    pub(crate) fn want_kicks(&mut self, memory: &GuestMemoryMmap) -> Result<bool, QueueViolation> {
+    pub fn want_kicks(&mut self, memory: &GuestMemoryMmap) -> Result<bool, QueueViolation> {
         Ok(self.queue.enable_notification(memory)?)
     }
 
@@ -191,7 +194,7 @@ impl Virtqueue {
     }
 
     /// The index at which the available ring would be read on.
-    pub(crate) fn next_available(&self) -> u16 {
+    pub fn next_available(&self) -> u16 {
         self.queue.next_avail()
     }
 }

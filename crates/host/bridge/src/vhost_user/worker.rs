@@ -28,6 +28,7 @@ use super::virtqueue::{QueueViolation, Virtqueue, signal};
 use crate::buffers::{Buffer, Pool};
 use crate::failure_log::FailureLog;
 use crate::flush_ledger::FlushMember;
+use crate::lanes::submit;
 
 /// Requests of a worker in work at once.
 const REQUEST_COUNT: u16 = 128;
@@ -201,7 +202,7 @@ impl<'a> State<'a> {
             outcome: Outcome::Done,
         };
         Self {
-            pool: Pool::new(device.namespace.lba_bytes()),
+            pool: Pool::lazy(device.namespace.lba_bytes()),
             device,
             memory,
             is_write_through,
@@ -359,9 +360,12 @@ impl<'a> State<'a> {
         self.first = self.first.wrapping_add(1);
         for offset in 0..self.queues.len() {
             let at = self.first.wrapping_add(offset) % self.queues.len();
-            while self.wants_to_take()
-                && let Some(queue) = self.queues[at].as_mut().filter(|queue| queue.is_open())
-            {
+            // A guest that offers more than is answered meanwhile must not keep the thread from all else.
+            for _ in 0..REQUEST_COUNT {
+                if !self.wants_to_take() {
+                    break;
+                }
+                let Some(queue) = self.queues[at].as_mut().filter(|queue| queue.is_open()) else { break };
                 let taken = queue.take(&self.memory, &mut self.chain);
                 let begun = taken.and_then(|head| head.map(|head| self.begin(at, head)).transpose());
                 match begun {
@@ -465,17 +469,7 @@ impl<'a> State<'a> {
                 Kind::Flush | Kind::Id | Kind::Unknown(_) => Ok(namespace.flush()),
             };
             let user = u64::from(slot) | u64::from(part) << 32;
-            let refused = match command {
-                Ok(command) => lane.submit(command, buffer, user).err().map(|refused| {
-                    tracing::debug!(reason = %refused.reason, "command refused");
-                    refused.buffer
-                }),
-                Err(error) => {
-                    tracing::debug!(%error, "command invalid");
-                    Some(buffer)
-                }
-            };
-            match refused {
+            match submit(lane, command, buffer, user) {
                 None => work.submitted += 1,
                 Some(buffer) => {
                     buffer.into_iter().for_each(|buffer| self.pool.put(buffer));

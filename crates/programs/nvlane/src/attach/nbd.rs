@@ -7,14 +7,17 @@ use std::sync::mpsc::{Sender, channel};
 
 use anyhow::Context;
 use bridge::nbd::Export;
-use bridge::{ExportSettings, Listener, NbdServer, NoExport, keep_memory, leave_io_flusher};
-use clap::Args;
+use bridge::{ExportSettings, Listener, NbdServer, NbdTls, NoExport, keep_memory, leave_io_flusher};
+use clap::{Args, ValueEnum};
 use command_line::connection::{Connection, with_subsystem};
 use command_line::exit::{Ended, Failure};
 use command_line::output::write;
+use command_line::secret_argument::source_of;
 use host::{Address, Association, Event, Events, Options};
+use subsystem::config::{ClientCertificates, ServerTlsConfig};
 
-use super::process::{END_TIME, LossArguments, Wake, handle_signals, open_socket, start_command, wait};
+use super::process::{END_TIME, LaneArguments, Wake, handle_signals, open_socket, start_command, wait};
+use super::running::Entry;
 use crate::human_size::HumanSize;
 use crate::serve::start_thread;
 use crate::service_manager::ServiceManager;
@@ -33,7 +36,8 @@ An address that names a namespace (?ns=1), or a subsystem with one block namespa
 Otherwise each block namespace is an export, named by its id: nbd+unix:///2?socket=PATH.
 
 Requests must be multiples of the block size, which clients are told; others fail with EINVAL. --socket is for this user and root alone. \
-Whoever reaches the port of --listen may read and write: there is no TLS on the NBD side yet.
+Whoever reaches the port of --listen may read and write, and sees what others do, unless clients use TLS: \
+--nbd-tls-certificate and --nbd-tls-key, and --nbd-tls-client-ca to tell who they are.
 
 While the target is lost, requests wait: up to --fast-io-fail, then they fail with EIO, and after --ctrl-loss-timeout the bridge ends. \
 After a reconnect, the next flush of every connection fails with EIO once if the target has a volatile write cache: writes that were not \
@@ -46,7 +50,54 @@ pub(crate) struct NbdArguments {
     #[command(flatten)]
     export: ExportArguments,
     #[command(flatten)]
-    loss: LossArguments,
+    tls: TlsArguments,
+    #[command(flatten)]
+    lanes: LaneArguments,
+}
+
+/// TLS between NBD clients and the bridge.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "TLS of NBD clients")]
+struct TlsArguments {
+    /// File with the certificate of the bridge (PEM, with the chain to its root): clients use TLS 1.3 or 1.2, nbds:// in URIs.
+    #[arg(long, value_name = "FILE", requires = "nbd_tls_key")]
+    nbd_tls_certificate: Option<PathBuf>,
+    /// File with the private key of the certificate (PEM, not encrypted), or a reference such as credential:NAME.
+    #[arg(long, value_name = "FILE", requires = "nbd_tls_certificate")]
+    nbd_tls_key: Option<PathBuf>,
+    /// File with the certificates of authorities (PEM): clients must present a certificate signed by one of them.
+    #[arg(long, value_name = "FILE", requires = "nbd_tls_certificate")]
+    nbd_tls_client_ca: Option<PathBuf>,
+    /// Whether clients without TLS are refused.
+    #[arg(long, value_name = "POLICY", requires = "nbd_tls_certificate", default_value = "required")]
+    nbd_tls: TlsDemand,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TlsDemand {
+    Required,
+    Allowed,
+}
+
+impl TlsArguments {
+    fn read(&self) -> Result<Option<NbdTls>, Failure> {
+        let (Some(certificate), Some(key)) = (&self.nbd_tls_certificate, &self.nbd_tls_key) else {
+            return Ok(None);
+        };
+        let config = ServerTlsConfig {
+            certificate: source_of(certificate)?,
+            key: source_of(key)?,
+            client_ca: self.nbd_tls_client_ca.as_deref().map(source_of).transpose()?,
+            clients: ClientCertificates::Required,
+        };
+        let certificate = Arc::new(config.read().map_err(Failure::usage)?);
+        Ok(Some(NbdTls { certificate, is_required: self.nbd_tls == TlsDemand::Required }))
+    }
+
+    /// Whether clients have to show who they are.
+    fn authenticates(&self) -> bool {
+        self.nbd_tls_client_ca.is_some() && self.nbd_tls == TlsDemand::Required
+    }
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +131,8 @@ pub(crate) fn nbd(arguments: &NbdArguments) -> Ended {
             "say where to serve: --socket PATH, --listen PORT, or --run COMMAND for a socket of its own",
         ));
     }
+    let tls = arguments.tls.read()?;
+    let has_tls = tls.as_ref().is_some_and(|tls| tls.is_required);
     let (wakes, wake) = channel();
     // Before the socket is there: a signal then removes it.
     handle_signals(wakes.clone())?;
@@ -100,7 +153,7 @@ pub(crate) fn nbd(arguments: &NbdArguments) -> Ended {
         );
     }
     let settings = ExportSettings { name: export.name.clone(), is_read_only: export.read_only };
-    let server = NbdServer::new(association.clone(), settings).map_err(|error| match error {
+    let server = NbdServer::new(association.clone(), settings, tls).map_err(|error| match error {
         NoExport::Host(error) => error.into(),
         NoExport::NameForSeveral { .. } => Failure::usage(error),
     })?;
@@ -115,16 +168,17 @@ pub(crate) fn nbd(arguments: &NbdArguments) -> Ended {
     let place = export.socket.clone().or_else(|| Some(directory.as_ref()?.path().join("nbd.sock")));
     let listener = Arc::new(match (&export.listen, &place) {
         (None, Some(path)) => Listener::Unix(open_socket(path)?),
-        (listen, _) => open_port(listen.as_deref().unwrap_or_default())?,
+        (listen, _) => open_port(listen.as_deref().unwrap_or_default(), &arguments.tls)?,
     });
     server.serve(Arc::clone(&listener)).context("cannot start a thread")?;
     let exports = server.exports();
-    let uris = announce(&listener, &exports, !export.run.is_empty())?;
+    let uris = announce(&listener, &exports, has_tls, !export.run.is_empty())?;
     ServiceManager::of_environment().tell(format_args!(
         "READY=1\nSTATUS={} exports at {}",
         exports.len(),
         uris.join(", ")
     ));
+    let _entry = Entry::make("nbd", &[address.to_string()], &uris);
     leave_io_flusher();
     let ended = start_command(&export.run, uris.first(), wakes)
         .map_err(Failure::from)
@@ -143,11 +197,11 @@ pub(crate) fn nbd(arguments: &NbdArguments) -> Ended {
 
 impl NbdArguments {
     fn options(&self, address: &Address) -> Result<Options, Failure> {
-        Ok(self.loss.applied(self.connection.options(address)?, self.export.connections))
+        self.lanes.options(self.connection.host(), address, self.export.connections)
     }
 }
 
-fn open_port(text: &str) -> Result<Listener, Failure> {
+fn open_port(text: &str, tls: &TlsArguments) -> Result<Listener, Failure> {
     let failed = |why: &dyn std::fmt::Display| {
         Failure::usage(format!("--listen {text}: {why}; write HOST:PORT, or a port of 127.0.0.1"))
     };
@@ -158,18 +212,25 @@ fn open_port(text: &str) -> Result<Listener, Failure> {
     let listener = bound.map_err(|error| failed(&error))?;
     if let Ok(address) = listener.local_addr()
         && !address.ip().is_loopback()
+        && !tls.authenticates()
     {
-        tracing::warn!(%address, "NBD port is open to other machines: whoever reaches it may read and write, unencrypted");
+        let unencrypted = if tls.nbd_tls_certificate.is_some() { "" } else { ", unencrypted" };
+        tracing::warn!(%address, "NBD port is open to other machines: whoever reaches it may read and write{unencrypted}");
     }
     Ok(Listener::Tcp(listener))
 }
 
 /// Tells the exports, on standard output unless that is a command's. Returns their URIs.
-fn announce(listener: &Listener, exports: &[Export], has_command: bool) -> Result<Vec<String>, Failure> {
+fn announce(
+    listener: &Listener,
+    exports: &[Export],
+    has_tls: bool,
+    has_command: bool,
+) -> Result<Vec<String>, Failure> {
     let mut uris = Vec::new();
     let mut lines = String::new();
     for export in exports {
-        let uri = listener.uri(&export.name).context("address of the socket")?;
+        let uri = listener.uri(&export.name, has_tls).context("address of the socket")?;
         let size = HumanSize(export.size_bytes.into()).to_string();
         tracing::info!(%uri, %size, block_bytes = export.block_bytes, "NBD export");
         lines += &format!("{uri}\n");

@@ -1,4 +1,4 @@
-//! What all bridges have in common: how long a lost target is waited for, signals, the command of `--run`, the end.
+//! What all bridges have in common: options of their lanes, signals, the command of `--run`, the end.
 
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use command_line::connection::HostOptions;
 use command_line::exit::{Ended, Failure, Kind};
 use command_line::values::seconds;
 use host::reconnect::ReconnectSettings;
-use host::{Options, ReplayPolicy};
+use host::{Address, DoorbellPolicy, Options, Receive, ReplayPolicy};
 use linux::private_socket::PrivateSocket;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -22,22 +23,44 @@ use crate::serve::start_thread;
 /// Time for the requests under way after SIGTERM; a second signal ends at once.
 pub(super) const END_TIME: Duration = Duration::from_secs(30);
 
+/// Timeout of one command. A network that is gone without a word is noticed before, after 15 s: a command that is late by then
+/// would fail instead of waiting for the target.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Longest time without an answer to a Keep Alive, which is sent every 5 s.
+const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(10);
+
 /// Longest pause between two attempts to reach a lost target.
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// What becomes of requests while the target is lost.
+/// When commands are sent, and what becomes of requests while the target is lost.
 #[derive(Debug, Args)]
-pub(super) struct LossArguments {
+pub(super) struct LaneArguments {
     /// Seconds to try to reconnect to a lost target before the bridge ends.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600", help_heading = "Connection")]
     ctrl_loss_timeout: Duration,
-    /// Seconds that requests wait for a lost target before they fail with EIO.
+    /// Seconds that requests wait for a lost target, or for a namespace that the target does not reach, before they fail with
+    /// EIO.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60", help_heading = "Connection")]
     fast_io_fail: Duration,
     /// Which commands are resubmitted after a reconnect: all, as kernels do, or only reads; an interrupted write then fails
     /// with EIO.
     #[arg(long, default_value = "all", help_heading = "Connection")]
     replay: Replay,
+    /// When submitted commands are sent: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or
+    /// `adaptive[:MICROSECONDS]`. [default: adaptive]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "adaptive",
+        hide_default_value = true,
+        help_heading = "Connection"
+    )]
+    doorbell: DoorbellPolicy,
+    /// How bytes are received, for comparison: everything available into one warm buffer (staging), or PDU by PDU, with
+    /// one call per header or data (pdu).
+    #[arg(long, value_name = "HOW", default_value = "staging", help_heading = "Connection")]
+    receive: Receive,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -46,9 +69,17 @@ enum Replay {
     Reads,
 }
 
-impl LossArguments {
-    /// These options with a bridge's, for this number of lanes.
-    pub(super) fn applied(&self, options: Options, lanes: u16) -> Options {
+impl LaneArguments {
+    /// A bridge's options for this address and number of lanes.
+    ///
+    /// # Errors
+    /// As [`HostOptions::options`].
+    pub(super) fn options(
+        &self,
+        host: &HostOptions,
+        address: &Address,
+        lanes: u16,
+    ) -> Result<Options, Failure> {
         let reconnect = ReconnectSettings::default()
             .with_delay_max(RECONNECT_PAUSE_MAX)
             .with_give_up_after(self.ctrl_loss_timeout);
@@ -56,11 +87,17 @@ impl LossArguments {
             Replay::All => ReplayPolicy::Idempotent,
             Replay::Reads => ReplayPolicy::ReadsOnly,
         };
-        options
-            .with_lanes(lanes)
-            .with_reconnect(reconnect)
-            .with_replay(replay)
-            .tuned(|tuning| tuning.fast_io_fail = Some(self.fast_io_fail))
+        let options = host.options(ANSWER, address)?;
+        let answer = options.command_timeout;
+        let options =
+            options.with_lanes(lanes).with_reconnect(reconnect).with_replay(replay).tuned(|tuning| {
+                tuning.fast_io_fail = Some(self.fast_io_fail);
+                tuning.path_timeout = self.fast_io_fail;
+                tuning.doorbell = self.doorbell;
+                tuning.receive = self.receive;
+                tuning.admin_timeout = answer.min(KEEP_ALIVE_ANSWER);
+            });
+        Ok(options)
     }
 }
 
@@ -70,6 +107,15 @@ pub(super) enum Wake {
     CommandEnded(std::io::Result<ExitStatus>),
     /// The association ended for good.
     Over(String),
+    /// Whoever uses the bridge has detached it.
+    Detached(String),
+}
+
+/// The addresses of the command line.
+pub(super) fn parse_addresses(texts: &[String]) -> Result<Vec<Address>, Failure> {
+    let parse =
+        |text: &String| text.parse().map_err(|error| Failure::usage(format!("address {text}: {error}")));
+    texts.iter().map(parse).collect()
 }
 
 /// Opens the socket of `--socket`.
@@ -126,6 +172,12 @@ pub(super) fn wait(wake: &Receiver<Wake>, command: Option<Pid>) -> Ended {
             },
             Ok(Wake::CommandEnded(status)) => {
                 return Ok(ExitCode::from(run::code(status.context("the command")?)));
+            }
+            Ok(Wake::Detached(why)) => {
+                tracing::info!("ending: {why}");
+                if command.is_none() {
+                    return Ok(ExitCode::SUCCESS);
+                }
             }
             Ok(Wake::Over(why)) => return Err(Failure::new(Kind::Unreachable, why)),
             Err(_) => return Ok(ExitCode::SUCCESS),

@@ -14,7 +14,10 @@ use command_line::output::write;
 use host::{Address, Association, Event, Events, Nsid};
 use linux::private_socket::PrivateSocket;
 
-use super::process::{END_TIME, LossArguments, Wake, handle_signals, open_socket, start_command, wait};
+use super::process::{
+    END_TIME, LaneArguments, Wake, handle_signals, open_socket, parse_addresses, start_command, wait,
+};
+use super::running::Entry;
 use crate::human_size::HumanSize;
 use crate::serve::start_thread;
 use crate::service_manager::ServiceManager;
@@ -56,7 +59,7 @@ pub(crate) struct VhostUserArguments {
     #[command(flatten)]
     disk: DiskArguments,
     #[command(flatten)]
-    loss: LossArguments,
+    lanes: LaneArguments,
 }
 
 #[derive(Debug, Args)]
@@ -89,12 +92,8 @@ pub(crate) fn vhost_user(arguments: &VhostUserArguments) -> Ended {
     let (wakes, wake) = channel();
     // Before the sockets are there: a signal then removes them.
     handle_signals(wakes.clone())?;
-    let addresses = arguments.addresses.iter().map(|text| {
-        text.parse::<Address>().map_err(|error| Failure::usage(format!("address {text}: {error}")))
-    });
-    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
     let mut associations = Vec::new();
-    for address in addresses {
+    for address in parse_addresses(&arguments.addresses)? {
         associations.push(arguments.connect(address)?);
     }
     let mut disks = Vec::new();
@@ -150,6 +149,8 @@ pub(crate) fn vhost_user(arguments: &VhostUserArguments) -> Ended {
     }
     let shown = lines.trim_end().replace('\n', ", ");
     ServiceManager::of_environment().tell(format_args!("READY=1\nSTATUS={} disks at {shown}", devices.len()));
+    let paths: Vec<String> = lines.lines().map(str::to_owned).collect();
+    let _entry = Entry::make("vhost-user", &arguments.addresses, &paths);
     let first = sockets.first().map(|socket| socket.path().display().to_string());
     let ended = start_command(&disk.run, first.as_ref(), wakes)
         .map_err(Failure::from)
@@ -170,7 +171,7 @@ pub(crate) fn vhost_user(arguments: &VhostUserArguments) -> Ended {
 }
 
 /// The namespace that the address names, or all block namespaces.
-fn served(association: &Association) -> Result<Vec<Nsid>, Failure> {
+pub(super) fn served(association: &Association) -> Result<Vec<Nsid>, Failure> {
     let all = block_namespaces(association);
     if association.address().nsid.is_none() && !all.is_empty() {
         return Ok(all);
@@ -178,7 +179,8 @@ fn served(association: &Association) -> Result<Vec<Nsid>, Failure> {
     Ok(vec![association.addressed_namespace()?.nsid()])
 }
 
-fn name(association: &Association, nsid: Nsid) -> String {
+/// A namespace in messages.
+pub(super) fn name(association: &Association, nsid: Nsid) -> String {
     format!("{}?ns={nsid}", association.subsystem())
 }
 
@@ -187,9 +189,8 @@ impl VhostUserArguments {
         let disks = self.disk.socket.len().div_ceil(self.addresses.len()).max(1);
         let lanes = usize::from(self.disk.queues).saturating_mul(disks).min(LANES_MAX);
         let lanes = u16::try_from(lanes).unwrap_or(u16::MAX);
-        let (address, options) = with_subsystem(address, |address| {
-            Ok(self.loss.applied(self.host.options(HostOptions::ANSWER, address)?, lanes))
-        })?;
+        let (address, options) =
+            with_subsystem(address, |address| self.lanes.options(&self.host, address, lanes))?;
         Ok(Association::connect(&address, options)?)
     }
 

@@ -137,7 +137,13 @@ fn huge_pages(machine: &Machine, config: Option<&TargetConfig>) -> Option<Findin
         return Some(Finding::ok(CHECK, format!("transparent huge pages: {mode}")));
     }
     let in_memory = |source: &Source| {
-        matches!(source, Source::Memory { .. } | Source::KeyValue { .. } | Source::KeyValueFile { .. })
+        matches!(
+            source,
+            Source::Memory { .. }
+                | Source::KeyValue { .. }
+                | Source::KeyValueFile { .. }
+                | Source::KeyValueRados(_)
+        )
     };
     let namespaces =
         config.into_iter().flat_map(|config| &config.subsystems).flat_map(|subsystem| &subsystem.namespaces);

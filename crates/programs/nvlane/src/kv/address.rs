@@ -8,7 +8,7 @@ use clap::{Arg, Command};
 use command_line::exit::Failure;
 
 /// Verbs of `kv` whose address is followed by other arguments.
-const VERBS: [&str; 8] = ["get", "set", "delete", "exist", "incr", "cas", "vector", "load"];
+const VERBS: [&str; 10] = ["get", "set", "delete", "exist", "pin", "unpin", "incr", "cas", "vector", "load"];
 
 /// Inserts the address from the environment where a verb of `kv` needs one and has none.
 ///

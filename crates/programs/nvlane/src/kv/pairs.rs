@@ -12,10 +12,12 @@ use command_line::exit::{Failure, Kind};
 use command_line::output::{self, Output};
 use host::Failure::Unreachable;
 use host::{
-    Batch, BlockingKeyValue, Error, InvalidCommand, Key, Moved, StoreAttributes, StoreOptions, ValueTransfer,
+    Batch, BlockingKeyValue, Error, InvalidCommand, Key, Moved, Pin, StoreAttributes, StoreOptions,
+    ValueTransfer,
 };
 use serde::Serialize;
 use wire::kv::batch::Operation;
+use wire::kv::operation::PIN_SECONDS_MAX;
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 use wire::text::to_hex;
@@ -66,11 +68,12 @@ pub(super) struct SetArguments {
     hex: bool,
 }
 
+/// The keys of a command on one or several, and of which namespace.
 #[derive(Debug, Args)]
-pub(super) struct DeleteArguments {
+pub(super) struct KeysArguments {
     #[command(flatten)]
     place: Place,
-    /// The keys. A missing key is not an error.
+    /// The keys: 1 to 250 bytes; more than 16 need an nvlane target.
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<String>,
     /// Keys are hexadecimal.
@@ -81,15 +84,18 @@ pub(super) struct DeleteArguments {
 #[derive(Debug, Args)]
 pub(super) struct ExistArguments {
     #[command(flatten)]
-    place: Place,
-    /// The keys: 1 to 250 bytes; several, or more than 16 bytes, need an nvlane target.
-    #[arg(required = true, value_name = "KEY")]
-    keys: Vec<String>,
-    /// Keys are hexadecimal.
-    #[arg(long)]
-    hex: bool,
+    of: KeysArguments,
     #[command(flatten)]
     output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PinArguments {
+    #[command(flatten)]
+    of: KeysArguments,
+    /// Seconds for which the pairs are not evicted.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=PIN_SECONDS_MAX as i64))]
+    seconds: u32,
 }
 
 #[derive(Debug, Args)]
@@ -113,7 +119,17 @@ pub(super) fn get(arguments: &GetArguments) -> Ended {
     let GetArguments { place, key: word, ranges, file, hex } = arguments;
     let key = long_key(word, *hex)?;
     let value = match Key::new(&key) {
-        Some(key) if ranges.is_empty() => place.connect()?.retrieve(&key)?,
+        Some(short) if ranges.is_empty() => {
+            let mut namespace = place.connect()?;
+            let is_moved_by_two = moves_longer_ones_by_two(&namespace);
+            match namespace.retrieve(&short) {
+                Err(Error::Command(InvalidCommand::ValueTooLong { .. })) if is_moved_by_two => {
+                    drop(namespace);
+                    retrieve(place, &key, ranges)?
+                }
+                value => value?,
+            }
+        }
         _ => retrieve(place, &key, ranges)?,
     };
     let value = value.ok_or_else(|| absent(&key, *hex))?;
@@ -134,7 +150,17 @@ pub(super) fn set(arguments: &SetArguments) -> Ended {
     options.set(StoreOptions::MUST_NOT_EXIST, *new);
     options.set(StoreOptions::MUST_EXIST, *replace);
     let is_stored = match Key::new(&key) {
-        Some(key) if *ttl == 0 => place.connect()?.store_if(&key, &value, options)?,
+        Some(short) if *ttl == 0 => {
+            let mut namespace = place.connect()?;
+            let is_moved_by_two = moves_longer_ones_by_two(&namespace);
+            match namespace.store_if(&short, &value, options) {
+                Err(Error::Command(InvalidCommand::ValueTooLong { .. })) if is_moved_by_two => {
+                    drop(namespace);
+                    store(place, &key, value, (options, 0))?
+                }
+                stored => stored?,
+            }
+        }
         _ => store(place, &key, value, (options, *ttl))?,
     };
     if is_stored {
@@ -147,9 +173,15 @@ pub(super) fn set(arguments: &SetArguments) -> Ended {
     })
 }
 
-pub(super) fn delete(arguments: &DeleteArguments) -> Ended {
-    let keys: Vec<Vec<u8>> =
-        arguments.keys.iter().map(|word| long_key(word, arguments.hex)).collect::<Result<_, _>>()?;
+impl KeysArguments {
+    /// The bytes of the keys.
+    fn keys(&self) -> Result<Vec<Vec<u8>>, Failure> {
+        self.keys.iter().map(|word| long_key(word, self.hex)).collect()
+    }
+}
+
+pub(super) fn delete(arguments: &KeysArguments) -> Ended {
+    let keys = arguments.keys()?;
     let mut namespace = arguments.place.connect()?;
     for key in &keys {
         match Key::new(key) {
@@ -164,29 +196,53 @@ pub(super) fn delete(arguments: &DeleteArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn exist(arguments: &ExistArguments) -> Ended {
-    let keys: Vec<Vec<u8>> =
-        arguments.keys.iter().map(|word| long_key(word, arguments.hex)).collect::<Result<_, _>>()?;
-    let mut namespace = arguments.place.connect()?;
+pub(super) fn exist(ExistArguments { of, output }: &ExistArguments) -> Ended {
+    let keys = of.keys()?;
+    let mut namespace = of.place.connect()?;
     let mut found = Presences { keys: Vec::new() };
     if let ([key], Some(short)) = (&keys[..], keys.first().and_then(|key| Key::new(key))) {
         let is_there = namespace.exist(&short)?;
-        let presence = Presence { key: shown(key, arguments.hex), is_there };
-        arguments.output.print(&presence)?;
+        let presence = Presence { key: shown(key, of.hex), is_there };
+        output.print(&presence)?;
         found.keys.push(presence);
     } else {
         let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let presence = namespace.exist_many(&asked)?;
         let each = keys.iter().zip(presence.iter());
-        found.keys =
-            each.map(|(key, is_there)| Presence { key: shown(key, arguments.hex), is_there }).collect();
-        arguments.output.print(&found)?;
+        found.keys = each.map(|(key, is_there)| Presence { key: shown(key, of.hex), is_there }).collect();
+        output.print(&found)?;
     }
     let are_there = found.keys.iter().all(|presence| presence.is_there);
     Ok(if are_there { ExitCode::SUCCESS } else { ExitCode::from(Kind::Failed as u8) })
 }
 
-/// The value of a long key, or ranges of a value.
+pub(super) fn pin(PinArguments { of, seconds }: &PinArguments) -> Ended {
+    let pin = Pin::For { seconds: *seconds };
+    change_pins(of, pin, ": not pinned, as it does not exist or too much is pinned")
+}
+
+pub(super) fn unpin(arguments: &KeysArguments) -> Ended {
+    change_pins(arguments, Pin::End, " does not exist")
+}
+
+/// Pins pairs, or takes pins back. Keys for which that was not done are an error.
+fn change_pins(arguments: &KeysArguments, pin: Pin, refusal: &str) -> Ended {
+    let keys = arguments.keys()?;
+    let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let changed = arguments.place.connect()?.pin_many(&asked, pin)?;
+    match keys.iter().zip(changed.iter()).find(|(_, is_changed)| !is_changed) {
+        None => Ok(ExitCode::SUCCESS),
+        Some((key, _)) => Err(Failure::new(Kind::Failed, format!("{}{refusal}", shown(key, arguments.hex)))),
+    }
+}
+
+/// Whether two commands move longer values than one does, as beside block namespaces.
+fn moves_longer_ones_by_two(namespace: &BlockingKeyValue) -> bool {
+    let limits = namespace.namespace();
+    limits.paired_value_bytes_max() > limits.value_bytes_max()
+}
+
+/// The value of a long key, a value longer than one command moves, or ranges of a value.
 fn retrieve(place: &Place, key: &[u8], ranges: &[Range<u32>]) -> Result<Option<Vec<u8>>, Failure> {
     let Some(length) = place.connect()?.value_bytes(key)? else { return Ok(None) };
     let bytes = match ranges {
@@ -216,7 +272,7 @@ fn retrieve(place: &Place, key: &[u8], ranges: &[Range<u32>]) -> Result<Option<V
     }
 }
 
-/// Stores a value under a long key, or with a time to live. Returns whether its condition held.
+/// Stores a value under a long key, one longer than one command moves, or one with a time to live. Returns whether its condition held.
 fn store(
     place: &Place,
     key: &[u8],

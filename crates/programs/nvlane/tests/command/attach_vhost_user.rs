@@ -330,8 +330,16 @@ fn a_request_under_way_survives_its_bridge() {
     front_end.connection.set_inflight_fd(&inflight, file.as_raw_fd()).expect("an answer");
     front_end.start(&guest);
     assert_eq!(guest.write(OUT, 0, &[1; 4096]), OK);
-    // The target holds the next one.
+    // The target holds the next one, once all of its threads are stopped: those on other cores run on for a moment.
     stop(Signal::STOP);
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).expect("a thread");
+        stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
+    };
+    let tasks = || std::fs::read_dir(format!("/proc/{}/task", target.id())).expect("it lives");
+    while !tasks().flatten().all(is_stopped) {
+        std::thread::yield_now();
+    }
     guest.put_head(OUT, 8);
     guest.memory.write_slice(&[2; 4096], GuestAddress(DATA)).expect("inside");
     guest.offer(&[(HEAD, 16, NEXT, 1), (DATA, 4096, NEXT, 2), (STATUS, 1, WRITE, 0)]);
@@ -340,7 +348,9 @@ fn a_request_under_way_survives_its_bridge() {
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut state, 0).expect("it has as many");
         state[16] == 1
     };
+    let used_count = || guest.memory.read_obj::<u16>(GuestAddress(USED + 2)).expect("inside");
     while !is_in_work() {
+        assert_eq!(used_count(), 1, "the request ended");
         std::thread::yield_now();
     }
     process.kill().expect("it lives");

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, Uid, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Ended, nvlane, run};
+use crate::support::{self, Ended, nvlane, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NQN: &str = "nqn.2026-01.io.nvlane:controlled";
@@ -117,8 +117,7 @@ impl Target {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let process = self.process.as_ref().expect("it runs");
-        kill_process(Pid::from_child(process), signal).expect("it runs");
+        support::signal(self.pid(), signal);
     }
 
     /// Kills it, and starts it again.
@@ -517,6 +516,10 @@ fn help_teaches_with_examples() {
     {
         assert!(help.contains(part), "{part}");
     }
+    let bare = run(["ctl"]);
+    assert!((bare.code, bare.stderr.contains("namespace list")) == (2, true), "its help: {bare:?}");
+    let why = run(["ctl", "--control", "none"]).complaint(2);
+    assert!(why.contains("nvlane ctl namespace list"), "{why}");
     let help = run(["ctl", "namespace", "add", "--help"]).text();
     for part in ["--storage <SPEC>", "--size <SIZE>", "--write-hosts <HOSTS>", "--subsystem <NQN>"] {
         assert!(help.contains(part), "{part}: {help}");

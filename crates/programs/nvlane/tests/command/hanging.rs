@@ -1,34 +1,30 @@
 //! Targets that stop answering: every verb ends within a stated time, and a load reports its measurements so far.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use peer::session::Then;
+use rustix::process::Signal;
 
-use crate::support::{Ended, Target, answering, nvlane, run, strange_target};
+use crate::support::{Ended, Target, answering, nvlane, run, signal, strange_target};
 
 /// Limit of every wait in these tests.
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn signal(pid: u32, name: &str) {
-    let sent = Command::new("kill").args([name, &pid.to_string()]).status();
-    assert!(sent.expect("kill runs").success());
-}
 
 /// A process that is stopped (SIGSTOP) until the end of the test.
 struct Stopped(u32);
 
 impl Stopped {
     fn new(pid: u32) -> Self {
-        signal(pid, "-STOP");
+        signal(pid, Signal::STOP);
         Self(pid)
     }
 }
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        signal(self.0, "-CONT");
+        signal(self.0, Signal::CONT);
     }
 }
 
@@ -55,20 +51,20 @@ fn start(arguments: &[&str]) -> Child {
     nvlane().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
 }
 
-/// Waits until the target has used 30 ms of CPU time, so the load is under way: more than connections take, and less
-/// than it gets in a load of 3 s on a busy machine.
-fn wait_for_load(target: &Target) {
-    let since = Instant::now();
-    let cpu = || {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", target.id())).expect("it runs");
-        let (_, rest) = text.rsplit_once(')').expect("a name");
-        rest.split_ascii_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().expect("ticks")).sum::<u64>()
+/// Starts a load, and waits until the target has answered reads or writes of it.
+fn start_load(target: &Target, arguments: &[&str]) -> Child {
+    let count = || {
+        let log = target.ask(&["smart-log", "-o", "json"]).json();
+        let of = |key: &str| log[key].as_u64().expect("a number");
+        of("host_read_commands") + of("host_write_commands")
     };
-    let before = cpu();
-    while cpu() < before + 3 {
+    let before = count();
+    let load = start(arguments);
+    let since = Instant::now();
+    while count() == before {
         assert!(since.elapsed() < LIMIT, "the load does not begin");
-        std::thread::sleep(Duration::from_millis(5));
     }
+    load
 }
 
 #[test]
@@ -121,8 +117,7 @@ fn a_load_on_a_target_that_stops_ends_with_what_it_measured() {
     ] {
         let target = Target::serving(&["ram:16M"]);
         let base = ["perf", &target.address, "-t", "3", "-a", "0", "--timeout", "0.5", "--spin", "never"];
-        let load = start(&[&base[..], more].concat());
-        wait_for_load(&target);
+        let load = start_load(&target, &[&base[..], more].concat());
         let stopped = Stopped::new(target.id());
         let ended = ended(load);
         drop(stopped);
@@ -135,21 +130,19 @@ fn a_load_on_a_target_that_stops_ends_with_what_it_measured() {
 
 #[test]
 fn a_load_that_is_interrupted_reports_what_it_measured_even_if_the_target_stopped() {
-    for name in ["-INT", "-TERM"] {
+    for kind in [Signal::INT, Signal::TERM] {
         let target = Target::serving(&["ram:16M"]);
-        let load = start(&["perf", &target.address, "-t", "600", "-a", "0"]);
-        wait_for_load(&target);
+        let load = start_load(&target, &["perf", &target.address, "-t", "600", "-a", "0"]);
         let stopped = Stopped::new(target.id());
-        signal(load.id(), name);
+        signal(load.id(), kind);
         let ended = ended(load);
         drop(stopped);
         assert_eq!(ended.code, 1, "{ended:?}");
         assert!(ended.stdout.contains("IOPS") && ended.stderr.contains("did not answer"), "{ended:?}");
 
         // With a target that answers there is no error line.
-        let load = start(&["perf", &target.address, "-t", "600", "-a", "0"]);
-        wait_for_load(&target);
-        signal(load.id(), name);
+        let load = start_load(&target, &["perf", &target.address, "-t", "600", "-a", "0"]);
+        signal(load.id(), kind);
         let told = self::ended(load).text();
         assert!(told.contains("IOPS"), "{told}");
     }
@@ -158,12 +151,11 @@ fn a_load_that_is_interrupted_reports_what_it_measured_even_if_the_target_stoppe
 #[test]
 fn the_second_interrupt_ends_at_once() {
     let target = Target::serving(&["ram:16M"]);
-    let mut load = start(&["perf", &target.address, "-t", "600", "-a", "0"]);
-    wait_for_load(&target);
+    let mut load = start_load(&target, &["perf", &target.address, "-t", "600", "-a", "0"]);
     let stopped = Stopped::new(target.id());
     // The second signal counts as one only after the first was handled.
     while load.try_wait().expect("it can be waited for").is_none() {
-        signal(load.id(), "-INT");
+        signal(load.id(), Signal::INT);
         std::thread::sleep(Duration::from_millis(50));
     }
     drop(stopped);
@@ -176,10 +168,10 @@ fn a_fill_that_gets_no_answer_has_an_end() {
     let target = Target::serving(&["ram:512M"]);
     let arguments =
         ["perf", &target.address, "--fill", "-w", "write", "-t", "1", "-q", "1", "--timeout", "0.5"];
-    let load = start(
+    let load = start_load(
+        &target,
         &[&arguments[..], &["--connect-timeout", "0.5", "-o", "4k", "--ctrl-loss-timeout", "1"]].concat(),
     );
-    wait_for_load(&target);
     let stopped = Stopped::new(target.id());
     let ended = ended(load);
     drop(stopped);

@@ -31,6 +31,12 @@ fn values_are_set_and_got_as_text_bytes_and_files() {
     assert_eq!(kv(&target, "exist", &["greeting"]).text(), "greeting exists\n");
     assert_eq!(kv(&target, "exist", &["nobody"]).code, MISSING);
     assert_eq!(kv(&target, "list", &[]).text().lines().count(), 2);
+    assert_eq!(kv(&target, "pin", &["greeting", "large", "--seconds", "60"]).text(), "");
+    let absent = kv(&target, "pin", &["greeting", "nobody", "--seconds", "60"]).complaint(MISSING);
+    assert_eq!(absent, "nobody: not pinned, as it does not exist or too much is pinned");
+    assert!(kv(&target, "pin", &["greeting", "--seconds", "86401"]).complaint(2).contains("1..=86400"));
+    assert_eq!(kv(&target, "unpin", &["greeting"]).text(), "");
+    assert_eq!(kv(&target, "unpin", &["nobody"]).complaint(MISSING), "nobody does not exist");
     kv(&target, "delete", &["greeting", "large"]).text();
     assert_eq!(kv(&target, "list", &["-o", "json"]).json()["keys"].as_array().unwrap().len(), 0);
     let long = kv(&target, "incr", &["0123456789abcdefg"]).complaint(2);

@@ -2,6 +2,9 @@
 //! once.
 
 mod attach;
+mod attach_fuse;
+mod attach_list;
+mod attach_ublk;
 mod attach_vhost_user;
 mod bad_addresses;
 mod bad_targets;

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use host::{Address, Association, BlockingNamespace, Options};
 use peer::port::free_address;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use wire::id::Nsid;
 
-use crate::support::{nvlane, run};
+use crate::support::{self, nvlane, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NQN: &str = "nqn.2026-01.io.nvlane:measured";
@@ -42,7 +42,7 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("it runs");
+        support::signal(self.0.id(), signal);
     }
 }
 
@@ -357,17 +357,23 @@ fn prometheus_has_data_for_every_alert_and_every_panel() {
     assert!(others.is_empty(), "without a reason: {others:?}");
     let closed = format!("nvlane_namespace_closed_reason{{subsystem=\"{NQN}\",nsid=\"1\",reason=\"cut\"}}");
     assert_eq!(target.value(&closed), 1.0);
+    // After such a scrape there is no data until the next one.
+    let has_data = |query: &str, what: &str| {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let result = prometheus.query(query).unwrap_or_else(|error| panic!("{what}: {error}"));
+            if !result.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < until, "{what}: no data of {query}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
     for (name, expression) in rules() {
         prometheus.query(&expression).unwrap_or_else(|error| panic!("{name}: {error}"));
-        for metric in names(&expression) {
-            let count = prometheus.query(metric).expect("a name").len();
-            assert!(count > 0, "{name}: no {metric}");
-        }
+        names(&expression).iter().for_each(|metric| has_data(metric, &name));
     }
-    for query in dashboard_queries() {
-        let outcome = prometheus.query(&query);
-        assert!(outcome.as_ref().is_ok_and(|result| !result.is_empty()), "{query}: {outcome:?}");
-    }
+    dashboard_queries().iter().for_each(|query| has_data(query, "dashboard"));
     let up = prometheus.query("avg_over_time(up[1m]) > 0.5").expect("data");
     assert_eq!(up.len(), 1, "most scrapes succeed");
 }

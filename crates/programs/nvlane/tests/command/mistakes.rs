@@ -6,7 +6,9 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Target, nvlane, run};
+use rustix::process::Signal;
+
+use crate::support::{Ended, Target, nvlane, run, signal};
 
 const USAGE: i32 = 2;
 
@@ -22,11 +24,6 @@ pub(crate) fn code_soon(process: &mut Child) -> Option<i32> {
     }
     process.kill().expect("it ends");
     panic!("it goes on for ever");
-}
-
-fn signal(process: &Child, name: &str) {
-    let sent = Command::new("kill").args([name, &process.id().to_string()]).status();
-    assert!(sent.expect("kill runs").success());
 }
 
 #[test]
@@ -240,7 +237,7 @@ fn a_target_that_is_told_to_end_ends_its_command_first() {
     let mut lines =
         BufReader::new(target.stdout.take().expect("piped")).lines().map(|line| line.expect("text"));
     assert_eq!(lines.next().as_deref(), Some("ready"));
-    signal(&target, "-TERM");
+    signal(target.id(), Signal::TERM);
     assert_eq!((lines.next().as_deref(), code_soon(&mut target)), (Some("told"), Some(7)));
 }
 
@@ -258,7 +255,7 @@ fn a_quickstart_that_is_interrupted_ends_and_leaves_nothing() {
     assert!(lines.next().expect("a line").expect("text").starts_with("target at"));
     let file_count = || directory.path().read_dir().expect("a directory").count();
     assert_eq!(file_count(), 1, "the second namespace's");
-    signal(&quickstart, "-TERM");
+    signal(quickstart.id(), Signal::TERM);
     assert_eq!(code_soon(&mut quickstart), Some(1));
     assert_eq!(file_count(), 0, "nothing is left");
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::cast_possible_truncation)] // Bytes of values.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,9 @@ use host::{
     AtomicFunction, AtomicOperation, BlockingKeyValue, Error, InvalidSpread, Key, Moved, Options,
     SpreadOptions, SpreadTarget, StoreOptions, ValueSpread, ValueTransfer,
 };
+use rustix::process::Signal;
 
-use crate::support::nvlane;
+use crate::support::{nvlane, signal};
 
 const NQN: &str = "nqn.2026-01.io.nvlane:spread";
 
@@ -31,11 +32,6 @@ const LONG: Duration = Duration::from_secs(20);
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
-}
-
-fn signal(process: &Child, name: &str) {
-    let sent = Command::new("kill").args([name, &process.id().to_string()]).status();
-    assert!(sent.expect("kill runs").success());
 }
 
 /// A target program at an address of its own, which can be killed and started again there.
@@ -212,9 +208,9 @@ fn a_lost_target_costs_misses_and_comes_back() {
                     std::thread::sleep(Duration::from_millis(kill % 7 * 50));
                     program.restart();
                 } else {
-                    signal(&program.process, "-STOP");
+                    signal(program.process.id(), Signal::STOP);
                     std::thread::sleep(Duration::from_millis(1500));
-                    signal(&program.process, "-CONT");
+                    signal(program.process.id(), Signal::CONT);
                 }
                 std::thread::sleep(Duration::from_millis(400));
             }
@@ -234,7 +230,7 @@ fn calls_end_without_any_target_and_work_again_with_one() {
     for stops in [false, true] {
         for program in &mut programs {
             if stops {
-                signal(&program.process, "-STOP");
+                signal(program.process.id(), Signal::STOP);
             } else {
                 program.kill();
             }
@@ -256,7 +252,7 @@ fn calls_end_without_any_target_and_work_again_with_one() {
         await_health(&mut values, |up| up.iter().all(|up| !*up));
         for program in &mut programs {
             if stops {
-                signal(&program.process, "-CONT");
+                signal(program.process.id(), Signal::CONT);
             } else {
                 program.restart();
             }
@@ -310,7 +306,7 @@ fn replaced_values_are_at_one_target_alone() {
     let mut old = transfers(&keys, |_| vec![b"old".to_vec()]);
     values.store(&mut old, 0).expect("keys that can be");
     assert!(old.iter().all(ValueTransfer::is_whole));
-    signal(&programs[2].process, "-STOP");
+    signal(programs[2].process.id(), Signal::STOP);
     let is_lost: Vec<bool> = keys.iter().map(|key| values.rank(key)[0] == 2).collect();
     assert!(is_lost.contains(&true) && is_lost.contains(&false));
     for _ in 0..2 {
@@ -321,7 +317,7 @@ fn replaced_values_are_at_one_target_alone() {
         }
     }
     assert!(values.exist(&refs(&keys)).is_err() && values.delete(&refs(&keys[..])).is_err());
-    signal(&programs[2].process, "-CONT");
+    signal(programs[2].process.id(), Signal::CONT);
     await_health(&mut values, |up| up[2]);
     let mut got = transfers(&keys, |_| vec![vec![0; 3]]);
     values.retrieve(&mut got).expect("keys that can be");

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Ended, Target, nvlane, run};
+use crate::support::{self, Ended, Target, nvlane, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -41,7 +41,7 @@ impl Started {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).expect("it runs");
+        support::signal(self.process.id(), signal);
     }
 
     /// Waits for a state that satisfies the condition.
@@ -199,7 +199,7 @@ fn sockets_of_the_service_manager_are_taken_over() {
         early.set_read_timeout(Some(PATIENCE)).expect("a time limit");
         early.write_all(&[0xFF; 128]).expect("sent");
         assert!(early.read(&mut [0; 128]).is_ok(), "it is answered or closed");
-        kill_process(Pid::from_child(&target), Signal::TERM).expect("it runs");
+        support::signal(target.id(), Signal::TERM);
         assert!(target.wait().expect("ended").success());
         let said = fs::read_to_string(&log).expect("a log");
         let unused = format!(

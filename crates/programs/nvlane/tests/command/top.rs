@@ -299,7 +299,7 @@ fn a_script_gets_rates() {
         assert_eq!((&lane["queue"], &lane["subsystem"]), (&1.into(), &NQN.into()), "{json}");
         assert!(lane["host"].as_str().is_some_and(|host| !host.contains('\u{1b}')), "{json}");
     }
-    let text = run(["top", &socket, "--once", "-i", "0.1"]).text();
+    let text = run(["top", "--control", &socket, "--once", "-i", "0.1"]).text();
     for title in ["Namespaces: 2", "Hosts: 1", "Lanes: 2", "Reactors: 1", "SUBSYSTEM", "p99"] {
         assert!(text.contains(title), "{title}: {text}");
     }

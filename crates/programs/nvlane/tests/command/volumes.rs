@@ -1,6 +1,7 @@
 //! Volumes of pools: made by `nvlane ctl`, seen by hosts, and there after a kill.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -30,10 +31,15 @@ fn text(directory: &TempDir, settings: &str) -> String {
     )
 }
 
+/// A number that `nvlane list` has of the first namespace, bytes.
+fn listed(target: &Target, field: &str) -> u64 {
+    let listed = run(["list", &target.address(), "-o", "json"]).json();
+    listed["Devices"][0][field].as_u64().expect("a namespace")
+}
+
 /// The size of the first namespace that a host sees, bytes.
 fn seen(target: &Target) -> u64 {
-    let listed = run(["list", &target.address(), "-o", "json"]).json();
-    listed["Devices"][0]["PhysicalSize"].as_u64().expect("a namespace")
+    listed(target, "PhysicalSize")
 }
 
 #[test]
@@ -42,6 +48,15 @@ fn a_volume_grows_under_its_hosts_and_is_there_after_a_kill() {
     let made = target.json(&["volume", "create", "fast/db", "--size", "4M"]);
     target.ctl(&["namespace", "add", "--storage", "pool:fast/db"]).text();
     assert_eq!(seen(&target), 4 << 20);
+    assert!(listed(&target, "UsedBytes") < 1 << 16);
+    let volume = fs::OpenOptions::new().write(true).open(directory.path().join("db")).expect("a volume");
+    volume.write_all_at(&[1; 1 << 20], 1 << 20).expect("written");
+    drop(volume);
+    let until = Instant::now() + PATIENCE;
+    while !(1 << 20..1 << 21).contains(&listed(&target, "UsedBytes")) {
+        assert!(Instant::now() < until, "{} bytes used", listed(&target, "UsedBytes"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
     target.ctl(&["volume", "resize", "fast/db", "--size", "8M"]).text();
     assert_eq!(seen(&target), 8 << 20);
     let uuid = target.json(&["namespace", "show", "1"])["running"]["uuid"].clone();

@@ -30,7 +30,7 @@ fn rig(engine: EngineKind, storage: &str) -> Rig {
 fn a_counter_of_several_hosts_loses_nothing() {
     for engine in engines() {
         for (storage, in_capsule, increments) in
-            [("ram:1M", 8192, 150), ("ram:1M?lba=512", 0, 150), ("file:1M", 8192, 60), ("file:1M", 0, 60)]
+            [("ram:1M", 8192, 60), ("ram:1M?lba=512", 0, 60), ("file:1M", 8192, 30), ("file:1M", 0, 30)]
         {
             let rig = rig(engine, storage);
             let association =

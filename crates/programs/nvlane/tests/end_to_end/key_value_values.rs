@@ -6,18 +6,20 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use host::{BlockingKeyValue, Moved, Options, StoreAttributes, StoreOptions, ValueLanes, ValueTransfer};
-use peer::queue::{Answer, Move, Queue};
-use peer::raw_host::Association;
+use host::{
+    BlockingKeyValue, Key, Moved, Options, Pin, StoreAttributes, StoreOptions, ValueLanes, ValueTransfer,
+};
+use peer::queue::{Answer, Move, Queue, Step};
+use peer::raw_host::{Association, set_queues};
 use reactor::EngineKind;
 use subsystem::config::Threads;
 use tempfile::TempDir;
 use wire::id::Nsid;
 use wire::kv::batch::{BatchCollect, BatchSubmit, Operation};
 use wire::kv::presence::presence_bytes;
-use wire::kv::value::{RetrieveSubmit, StoreData, StoreSubmit};
+use wire::kv::value::{FLAGS_FOLLOW, RetrieveSubmit, StoreData, StoreFlags, StoreSubmit};
 use wire::opcode::KvOpcode;
-use wire::pdu::Digests;
+use wire::pdu::{DataAlignment, Digests, IcReq};
 use wire::status::Status;
 
 use crate::raw::RawHost;
@@ -74,10 +76,54 @@ fn ask(client: &mut BufReader<TcpStream>, line: &str) -> String {
     answer.trim_end().to_owned()
 }
 
+/// The statistics whose names begin so, without that.
+fn stats(client: &mut BufReader<TcpStream>, start: &str) -> Vec<String> {
+    let (mut line, mut found) = (ask(client, "stats"), Vec::new());
+    while line != "END" {
+        found.extend(line.strip_prefix("STAT ").and_then(|line| line.strip_prefix(start)).map(str::to_owned));
+        line.clear();
+        client.read_line(&mut line).expect("a line");
+        line.truncate(line.trim_end().len());
+    }
+    found
+}
+
 fn client(rig: &Rig) -> BufReader<TcpStream> {
     let stream = TcpStream::connect(rig.memcached()).expect("a memcached listener");
     stream.set_read_timeout(Some(PATIENCE)).expect("an option");
     BufReader::new(stream)
+}
+
+#[test]
+fn values_longer_than_a_transfer_move_beside_block_namespaces() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file =
+        format!("kv:file:{}?size=4G&memory=64M&item=8M&sparse", directory.path().join("log").display());
+    for (threads, storage) in [(1, "kv:ram:64M"), (2, "kv:ram:64M"), (2, &file)] {
+        let mut rig = Rig::with(EngineKind::Epoll, &["ram:1M", storage], |config| {
+            config.reactors.threads = Threads::Count(threads);
+        });
+        let mut keys = keys_of(&rig);
+        let limit = keys.namespace().value_bytes_max() as usize;
+        assert_eq!(limit, MIB, "of one command: MDTS");
+        let longest = keys.namespace().paired_value_bytes_max() as usize;
+        assert!(longest > 3 * MIB + 3, "{longest} bytes of {storage}, {threads} reactors");
+        let short = Key::new(b"short").expect("a key");
+        assert!(keys.store(&short, &value(limit + 1, 0)).is_err());
+        let mut lanes = lanes_of(&rig, options());
+        for (key, length) in
+            [(b"short".to_vec(), 3 * MIB + 3), (name(1, 200), 3 * MIB), (name(2, 16), limit + 1)]
+        {
+            let stored = value(length, 7);
+            let mut transfers = [ValueTransfer::new(&key, vec![stored.clone()])];
+            lanes.store(&mut transfers, 0).expect("commands");
+            assert!(transfers[0].is_whole(), "{:?}", transfers[0].moved);
+            let mut transfers = [ValueTransfer::new(&key, vec![vec![0; length]])];
+            lanes.retrieve(&mut transfers).expect("commands");
+            assert!(transfers[0].is_whole() && transfers[0].pieces[0] == stored, "{:?}", transfers[0].moved);
+        }
+        rig.stop();
+    }
 }
 
 #[test]
@@ -166,6 +212,100 @@ fn testing_keys_marks_none_as_used() {
         }
         assert_eq!(ask(&mut client, &format!("mg {long} h")), "HD h0");
         assert_eq!(ask(&mut client, &format!("mg {long} h")), "HD h1", "memcached has read it");
+    }
+}
+
+/// Pins a host's pairs, of short and long keys and values, and stores several times the memory behind them.
+#[test]
+fn pinned_pairs_stay_while_others_are_evicted() {
+    for threads in [1, 2] {
+        let rig = rig(EngineKind::Epoll, threads, "kv:ram:8M");
+        let (mut keys, mut lanes) = (keys_of(&rig), lanes_of(&rig, options()));
+        let store = |lanes: &mut ValueLanes, name: &[u8], length: usize| {
+            let mut transfers = [ValueTransfer::new(name, vec![vec![7; length]])];
+            lanes.store(&mut transfers, 0).expect("stored");
+            transfers[0].is_whole()
+        };
+        let names: Vec<Vec<u8>> = (0..40).map(|number| name(number, [5, 16, 108, 250][number % 4])).collect();
+        for (number, name) in names.iter().enumerate() {
+            assert!(store(&mut lanes, name, [1, 300, 9_000, 100_000][number % 4]));
+        }
+        let all: Vec<&[u8]> = names.iter().map(Vec::as_slice).chain([&b"nobody"[..]]).collect();
+        let pinned = keys.pin_many(&all, Pin::For { seconds: 600 }).expect("asked");
+        assert_eq!((pinned.present_count(), pinned.leading_run()), (40, 40));
+        let fill = |lanes: &mut ValueLanes, round: usize| {
+            (0..400).for_each(|number| assert!(store(lanes, &name(1000 * round + number, 50), 50_000)));
+        };
+        fill(&mut lanes, 1);
+        assert_eq!(keys.exist_many(&all).expect("asked").present_count(), 40);
+        let mut client = client(&rig);
+        let pinned = stats(&mut client, "pinned_");
+        assert_eq!(pinned[0], "items 40");
+        assert!(pinned[1].starts_with("bytes 11"), "{pinned:?}");
+        // More than half of a partition is refused, but with the option that is no failure.
+        let rest: Vec<Vec<u8>> = (0..120).map(|number| name(1000 + 280 + number, 50)).collect();
+        let rest: Vec<&[u8]> = rest.iter().map(Vec::as_slice).collect();
+        let found = lanes.pin(&rest, Pin::IfRoom { seconds: 600 }).expect("asked").present_count();
+        assert!(found > 80, "{found}");
+        let refused = lanes.pin(&rest, Pin::For { seconds: 600 }).expect("asked").present_count();
+        assert!((20..found).contains(&refused), "{refused} of {found}");
+        // Each of these was pinned twice.
+        assert_eq!(lanes.pin(&rest, Pin::End).expect("asked").present_count(), found);
+        fill(&mut lanes, 2);
+        assert_eq!(keys.exist_many(&rest).expect("asked").present_count(), refused);
+        assert_eq!(lanes.pin(&rest, Pin::End).expect("asked").present_count(), refused);
+        assert_eq!(keys.pin_many(&all, Pin::End).expect("asked").present_count(), 40);
+        (3..8).for_each(|round| fill(&mut lanes, round));
+        assert!(keys.exist_many(&all).expect("asked").present_count() < 10);
+        let refused = keys.pin_many(&all, Pin::For { seconds: 86_401 }).unwrap_err().to_string();
+        assert!(refused.contains("a pin of 86401 seconds: it must have 1 to 86400"), "{refused}");
+    }
+}
+
+/// Commands that need a value are counted by where it is: in memory, in the log alone, or nowhere.
+#[test]
+fn hits_are_counted_by_tier() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = format!("kv:file:{}?size=64M&memory=2M&sparse", directory.path().join("pairs").display());
+    for engine in engines() {
+        let rig = rig(engine, 1, &file);
+        let (mut keys, mut client) = (keys_of(&rig), client(&rig));
+        let key = |number: usize| Key::new(format!("key-{number}").as_bytes()).expect("a key");
+        (0..100).for_each(|number| keys.store(&key(number), &[7; 50_000]).expect("stored"));
+        assert!(keys.exist(&key(0)).expect("asked"));
+        for number in 0..101 {
+            assert_eq!(keys.retrieve(&key(number)).expect("retrieved").is_some(), number < 100);
+        }
+        assert_eq!(ask(&mut client, "get nobody"), "END");
+        let hits = stats(&mut client, "tier_");
+        let count =
+            |at: usize| hits[at].split_once(' ').expect("a number").1.parse::<u32>().expect("a number");
+        // The first value is longer than its buffer, and retrieved once more.
+        assert_eq!((count(0) + count(1), count(2)), (101, 2), "{hits:?}");
+        assert!(count(1) >= 60, "2 MiB hold fewer than 40 values: {hits:?}");
+        keys.delete(&key(0)).expect("deleted");
+        drop(rig);
+        std::fs::remove_file(directory.path().join("pairs")).expect("removed");
+    }
+}
+
+/// Where nothing is evicted a pin is success, and does nothing.
+#[test]
+fn what_is_never_evicted_can_be_pinned() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = format!("kv:file:{}?size=64M&memory=2M&sparse", directory.path().join("pairs").display());
+    for rig in [rig(EngineKind::Epoll, 2, &file), rig(EngineKind::Epoll, 1, "kv:ram:4M?evict=none")] {
+        let mut keys = keys_of(&rig);
+        keys.store(&Key::new(b"a").expect("a key"), b"value").expect("stored");
+        let presence = keys.pin_many(&[b"a", b"nobody"], Pin::For { seconds: 1 }).expect("asked");
+        assert_eq!(presence.iter().collect::<Vec<_>>(), [true, false]);
+        let mut batch = keys.batch().expect("a batch");
+        batch.pin(b"a", Pin::End).expect("room");
+        batch.pin(b"nobody", Pin::End).expect("room");
+        batch.push(&Operation { operand: &[1, 2], ..Operation::on(KvOpcode::PIN, b"a") }).expect("room");
+        let ended: Vec<Status> =
+            keys.run_batch(&mut batch).expect("run").map(|outcome| outcome.status).collect();
+        assert_eq!(ended, [Status::SUCCESS, Status::KEY_DOES_NOT_EXIST, Status::INVALID_FIELD]);
     }
 }
 
@@ -313,6 +453,16 @@ fn io_queue(rig: &Rig) -> Queue {
     let associated = RawHost::dialler(rig).associate(Digests::empty(), 32);
     let Association { admin, io, .. } = associated.unwrap_or_else(|finding| panic!("{finding}"));
     io.keeping(admin)
+}
+
+/// An I/O queue of a host that accepts two R2Ts of one command.
+fn io_queue_of_two_r2ts(rig: &Rig) -> Queue {
+    let host = RawHost::dialler(rig);
+    let (mut admin, cntlid) = host.admin(Digests::empty()).expect("an admin queue");
+    set_queues(&mut admin, 1).expect("a queue");
+    let mut link = host.tcp().expect("connected");
+    link.handshake(&IcReq::new(DataAlignment::NONE, Digests::empty(), 2)).expect("agreed");
+    host.connect_io_over(link, cntlid, 1, 32).expect("connected").keeping(admin)
 }
 
 fn result(answer: &Answer) -> u64 {
@@ -509,6 +659,33 @@ fn what_cannot_be_is_refused_and_leaves_nothing_waiting() {
     }
 }
 
+/// A host repeats both commands of a value in the order in which they end. docs/kv-commands.md §7
+#[test]
+fn a_value_and_its_submit_are_refused_together_while_a_log_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pairs");
+    let storage = format!("kv:file:{}?size=64M&memory=8M&delay=read:5s", path.display());
+    let rig = rig(EngineKind::Epoll, 2, &storage);
+    let mut io = io_queue(&rig);
+    let value = b"12345";
+    let data = StoreData { value_bytes: 5, tag: 1 }.to_sqe(ONE);
+    let store = StoreSubmit { value_bytes: 5, key_bytes: 1, tag: 1, ..StoreSubmit::default() }.to_sqe(ONE);
+    let mut is_refused_at_once = false;
+    for moved in [Move::InCapsule(value), Move::Asked(value)] {
+        loop {
+            let ends = pair(&mut io, (data, moved), store, b"\0\0\0\0k").map(|answer| answer.status());
+            if ends == [Status::NAMESPACE_NOT_READY; 2] {
+                break;
+            }
+            // Commands wait for one second before they are refused, and each reactor measures it for itself. Until then the
+            // Submit succeeds, and its Store Data ends with Do Not Retry.
+            assert!(!is_refused_at_once);
+            assert_eq!(ends, [Status::NAMESPACE_NOT_READY.with_dnr(), Status::SUCCESS]);
+        }
+        is_refused_at_once = true;
+    }
+}
+
 fn bits_of_hostile_batches(io: &mut Queue) {
     let mut data = Vec::new();
     assert!(Operation::on(KvOpcode::EXIST, b"nobody").append_to(&mut data));
@@ -569,4 +746,173 @@ fn a_value_without_its_checksum_is_a_miss() {
         values.retrieve(&mut longer).expect("sent");
         assert!(longer[0].is_whole() && longer[0].pieces[0] == b"01234567890");
     }
+}
+
+/// Begins the store of a value whose flags follow it. Returns its Store Data, of which nothing was sent.
+fn begin_store(io: &mut Queue, tag: u32, key: &[u8], options: u8, value: &[u8]) -> u16 {
+    let value_bytes = value.len() as u32;
+    let waiting = StoreData { value_bytes, tag }.to_sqe(ONE);
+    let waiting = io.submit(waiting, Move::Asked(value)).expect("sent");
+    let options = options | FLAGS_FOLLOW;
+    let submit = StoreSubmit { value_bytes, key_bytes: key.len() as u8, options, tag, ttl_s: 0 };
+    let data = [&[9, 9, 9, 9], key].concat();
+    io.must(submit.to_sqe(ONE), Move::InCapsule(&data)).expect("announced");
+    waiting
+}
+
+/// Sends the value that a Store Data is asked for, up to this many bytes from its end.
+fn send_but(io: &mut Queue, waiting: u16, value: &[u8], left: usize) {
+    let mut sent = 0;
+    while sent + left < value.len() {
+        let Step::Wants(window) = io.step(waiting).expect("a window") else { panic!("it has not ended") };
+        io.serve(&window, value).expect("sent");
+        sent = (window.offset + window.length) as usize;
+    }
+}
+
+fn flags_of(client: &mut BufReader<TcpStream>, key: &str) -> String {
+    ask(client, &format!("mg {key} f"))
+}
+
+/// docs/kv-commands.md §7.2, §7.3
+#[test]
+fn flags_may_follow_their_value() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for rig in rigs(EngineKind::Epoll, &directory) {
+        let (mut io, mut client) = (io_queue(&rig), client(&rig));
+        let flags = |tag, flags| StoreFlags { tag, flags }.to_sqe(ONE);
+        let out_of_sequence = [Status::COMMAND_SEQUENCE_ERROR];
+        for (length, key) in [(100, "short"), (2 * MIB, "whole"), (3 * MIB + 5, "rest")] {
+            let value = value(length, 3);
+            io.must_end(flags(1, 7), Move::None, &out_of_sequence).expect("no value has this tag");
+            let waiting = begin_store(&mut io, 1, key.as_bytes(), 0, &value);
+            send_but(&mut io, waiting, &value, 0);
+            io.must_end(flags(2, 7), Move::None, &out_of_sequence).expect("another tag");
+            assert_eq!(flags_of(&mut client, key), "EN", "it is not whole without them");
+            io.must(flags(1, 70_001), Move::None).expect("they are taken");
+            assert!(io.finish(waiting, &[]).expect("it ends").status().is_success());
+            assert_eq!(flags_of(&mut client, key), "HD f70001");
+            io.must_end(flags(1, 7), Move::None, &out_of_sequence).expect("it has ended");
+        }
+        // Before the last part.
+        let new = value(2 * MIB, 4);
+        let waiting = begin_store(&mut io, 1, b"whole", 0, &new);
+        send_but(&mut io, waiting, &new, MIB);
+        io.must(flags(1, 5), Move::None).expect("they are taken");
+        io.must_end(flags(1, 6), Move::None, &out_of_sequence).expect("once");
+        assert_eq!(flags_of(&mut client, "whole"), "HD f70001");
+        assert!(io.finish(waiting, &new).expect("it ends").status().is_success());
+        assert_eq!(flags_of(&mut client, "whole"), "HD f5");
+        // Several of a lane, whose flags come in another order.
+        let values: Vec<_> = (0..3).map(|seed| value(MIB, seed)).collect();
+        let waiting: Vec<_> = (0..3u32)
+            .zip(&values)
+            .map(|(number, value)| {
+                begin_store(&mut io, 10 + number, format!("several{number}").as_bytes(), 0, value)
+            })
+            .collect();
+        send_but(&mut io, waiting[0], &values[0], 0);
+        send_but(&mut io, waiting[1], &values[1], 0);
+        // The third one is not begun, however long the lane waits, before one of them is stored.
+        io.must_end(flags(12, 1), Move::None, &out_of_sequence).expect("nothing of it was requested");
+        io.must(flags(11, 11), Move::None).expect("they are taken");
+        assert!(io.finish(waiting[1], &[]).expect("it ends").status().is_success());
+        send_but(&mut io, waiting[2], &values[2], 0);
+        io.must(flags(12, 12), Move::None).expect("they are taken");
+        io.must(flags(10, 10), Move::None).expect("they are taken");
+        for waiting in [waiting[0], waiting[2]] {
+            assert!(io.finish(waiting, &[]).expect("it ends").status().is_success());
+        }
+        for number in 0..3 {
+            assert_eq!(flags_of(&mut client, &format!("several{number}")), format!("HD f1{number}"));
+        }
+        // One that is refused takes none.
+        let must_not_exist = StoreOptions::MUST_NOT_EXIST.bits();
+        let waiting = begin_store(&mut io, 1, b"whole", must_not_exist, &new);
+        assert!(io.finish(waiting, &new).expect("it ends").status().is(Status::KEY_EXISTS));
+        io.must_end(flags(1, 7), Move::None, &out_of_sequence).expect("it has ended");
+        // None follow a value without the option, and a value in its capsule has them already.
+        let submit = StoreSubmit { value_bytes: 5, key_bytes: 1, tag: 1, ..StoreSubmit::default() };
+        let data = StoreData { value_bytes: 5, tag: 1 }.to_sqe(ONE);
+        let waiting = io.submit(data, Move::Asked(b"12345")).expect("sent");
+        io.must(submit.to_sqe(ONE), Move::InCapsule(b"\x01\0\0\0k")).expect("announced");
+        io.must_end(flags(1, 7), Move::None, &out_of_sequence).expect("it has them");
+        assert!(io.finish(waiting, b"12345").expect("it ends").status().is_success());
+        assert_eq!(flags_of(&mut client, "k"), "HD f1");
+        let in_capsule = (data, Move::InCapsule(&b"12345"[..]));
+        let follow = StoreSubmit { options: FLAGS_FOLLOW, ..submit }.to_sqe(ONE);
+        let ends = pair(&mut io, in_capsule, follow, b"\x01\0\0\0k").map(|answer| answer.status());
+        assert!(ends.iter().all(|status| status.is(Status::INVALID_FIELD)), "{ends:?}");
+        // A lane that ends before them leaves the value that was there.
+        let waiting = begin_store(&mut io, 1, b"whole", 0, &values[0]);
+        send_but(&mut io, waiting, &values[0], 0);
+        drop(io);
+        let mut io = io_queue(&rig);
+        io.must_end(flags(1, 7), Move::None, &out_of_sequence).expect("that was another queue");
+        assert_eq!(flags_of(&mut client, "whole"), "HD f5");
+    }
+}
+
+/// docs/kv-commands.md §7.2
+#[test]
+fn two_parts_of_a_value_are_requested_at_once_and_come_in_any_order() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for rig in rigs(EngineKind::Epoll, &directory) {
+        let (mut io, mut client, mut keys) = (io_queue_of_two_r2ts(&rig), client(&rig), keys_of(&rig));
+        let begin = |io: &mut Queue, tag, options, value: &[u8]| {
+            let value_bytes = value.len() as u32;
+            let waiting = StoreData { value_bytes, tag }.to_sqe(ONE);
+            let waiting = io.submit(waiting, Move::Asked(value)).expect("sent");
+            let submit = StoreSubmit { value_bytes, key_bytes: 3, options, tag, ttl_s: 0 };
+            io.must(submit.to_sqe(ONE), Move::InCapsule(b"\x05\0\0\0key")).expect("announced");
+            waiting
+        };
+        let two = |io: &mut Queue, waiting| {
+            let window = |io: &mut Queue| match io.step(waiting).expect("a window") {
+                Step::Wants(window) => window,
+                Step::Over(answer) => panic!("it has ended: {}", answer.status()),
+            };
+            [window(io), window(io)]
+        };
+        let value = value(3 * MIB + 5, 1);
+        let waiting = begin(&mut io, 1, 0, &value);
+        for first in [0, 2] {
+            // Both before any data, of which the second part comes first.
+            let [one, other] = two(&mut io, waiting);
+            assert_eq!([one.offset, other.offset], [first, first + 1].map(|part: u32| part << 20));
+            io.serve(&other, &value).expect("sent");
+            io.serve(&one, &value).expect("sent");
+        }
+        assert!(io.finish(waiting, &value).expect("it ends").status().is_success());
+        let key = Key::new(b"key").expect("a key");
+        assert!(keys.retrieve(&key).expect("asked").is_some_and(|found| found == value));
+        // One that fails while two parts are on their way ends when they have come, and its lane goes on.
+        keys.delete(&key).expect("deleted");
+        let waiting = begin(&mut io, 2, StoreOptions::MUST_NOT_EXIST.bits(), &value);
+        let [one, other] = two(&mut io, waiting);
+        assert_eq!(ask(&mut client, "set key 0 0 5\r\nother"), "STORED");
+        io.serve(&one, &value).expect("sent");
+        io.serve(&other, &value).expect("sent");
+        assert!(io.finish(waiting, &value).expect("it ends").status().is(Status::KEY_EXISTS));
+        let waiting = begin(&mut io, 3, 0, &value[..MIB]);
+        assert!(io.finish(waiting, &value).expect("it ends").status().is_success());
+        // A lane that ends within both leaves the value that was there.
+        let waiting = begin(&mut io, 4, 0, &value);
+        let [_, other] = two(&mut io, waiting);
+        io.serve(&other, &value).expect("sent");
+        drop(io);
+        assert!(keys.retrieve(&key).expect("asked").is_some_and(|found| found == value[..MIB]));
+    }
+}
+
+/// docs/kv-commands.md §7.3
+#[test]
+fn a_lane_that_owes_the_flags_of_a_value_is_closed() {
+    let rig = Rig::with(EngineKind::Epoll, &["kv:ram:64M"], |config| config.timeouts.data_ms = 300);
+    let mut io = io_queue(&rig);
+    let value = value(MIB, 1);
+    let waiting = begin_store(&mut io, 1, b"key", 0, &value);
+    send_but(&mut io, waiting, &value, 0);
+    assert!(io.step(waiting).is_err(), "the connection ends");
+    assert!(!keys_of(&rig).exist(&Key::new(b"key").expect("a key")).expect("asked"));
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod aborts;
+mod allocated;
 mod audit;
 mod authentication;
 mod boundaries;

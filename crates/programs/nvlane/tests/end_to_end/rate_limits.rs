@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use host::{Association, BlockingNamespace};
+use host::{Association, BlockingNamespace, ValueLanes, ValueTransfer};
 use linux::random::SplitMix64;
 use peer::link::Got;
 use subsystem::rate_limit::RateLimits;
@@ -13,7 +13,7 @@ use wire::status::Status;
 
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
-use crate::setup::{Rig, engines, open, options, options_of};
+use crate::setup::{Rig, address_of, engines, open, options, options_of};
 
 const ONE: Nsid = Nsid::new(1);
 
@@ -163,6 +163,41 @@ fn a_host_that_goes_away_takes_its_waiting_commands_along() {
         }
         let association = rig.connect(options_of(9));
         assert!(open(&association, 1).namespace().read(0, 1).is_ok());
+    }
+}
+
+#[test]
+fn each_byte_of_a_value_longer_than_mdts_counts() {
+    const VALUE_BYTES: usize = 3 << 20;
+    const BYTES_PER_S: u32 = 40 << 20;
+    let least = |count| {
+        Duration::from_secs(1) * (count * VALUE_BYTES as u32) / BYTES_PER_S - Duration::from_millis(20)
+    };
+    for engine in engines() {
+        let rates = Some(BYTES_PER_S.into());
+        let mut rig = Rig::with(engine, &["ram:1M", "kv:ram:64M"], |config| {
+            config.subsystems[0].namespaces[1].limits =
+                RateLimits { read_bytes_per_s: rates, write_bytes_per_s: rates, ..NONE };
+        });
+        let mut lanes = ValueLanes::connect(&address_of(rig.socket_address()), options()).expect("connected");
+        let value = vec![vec![1; VALUE_BYTES]];
+        let start = Instant::now();
+        for _ in 0..5 {
+            let mut store = [ValueTransfer::new(b"key", value.clone())];
+            lanes.store(&mut store, 0).expect("a command");
+            assert!(store[0].is_whole(), "{:?}", store[0].moved);
+        }
+        // All but the first wait for those before them.
+        assert!(start.elapsed() >= least(4), "stores: {:?}, {engine:?}", start.elapsed());
+        let start = Instant::now();
+        for _ in 0..5 {
+            let mut get = [ValueTransfer::new(b"key", vec![vec![0; VALUE_BYTES]])];
+            lanes.retrieve(&mut get).expect("a command");
+            assert!(get[0].is_whole() && get[0].pieces == value, "{:?}", get[0].moved);
+        }
+        // The length is known at the end of a retrieve: the first of each of two reactors does not wait.
+        assert!(start.elapsed() >= least(3), "retrieves: {:?}, {engine:?}", start.elapsed());
+        rig.stop();
     }
 }
 

@@ -38,7 +38,7 @@ fn on_each(check: impl Fn(&mut RawLane)) {
 
 #[test]
 fn an_opcode_that_is_none_is_refused() {
-    let known = [0x00, 0x01, 0x02, 0x05, 0x08, 0x09, 0x0C, 0x19, 0x7F];
+    let known = [0x00, 0x01, 0x02, 0x05, 0x08, 0x09, 0x0C, 0x19, 0x7F, 0x86];
     on_each(|lane| {
         for opcode in (0..=0xff).filter(|opcode| !known.contains(opcode)) {
             let sqe = Sqe::new(opcode, ONE);

@@ -51,7 +51,7 @@ fn a_block_that_is_not_right_is_found() {
 #[test]
 fn one_byte_per_segment() {
     for (seed, digests) in [Digests::empty(), Digests::all()].into_iter().enumerate() {
-        let load = Load { commands: 40, bytes: 96 << 10, blocks_max: 64 };
+        let load = Load { commands: 40, bytes: 48 << 10, blocks_max: 64 };
         check(Cut::Bytes, load, digests, seed as u64);
     }
 }

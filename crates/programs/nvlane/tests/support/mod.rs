@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use peer::fake_target::FakeTarget;
 use peer::session::{Event, Session, Then};
 use peer::stage::Setup;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Path of the program nvlane, which cargo builds beside the test programs of all packages; with `NVLANE_PROGRAMS` it is
 /// in that directory.
@@ -30,6 +31,25 @@ pub(crate) fn nvlane() -> Command {
     command.env_remove("NVLANE_ADDR").env_remove("RUST_BACKTRACE").env("NVLANE_LOG", "warn");
     command.stdin(Stdio::null());
     command
+}
+
+/// Sends a signal to a process, and returns after SIGSTOP once all its threads are stopped: kill(2) may return while those of
+/// other cores still answer commands.
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    let process = Pid::from_raw(pid.cast_signed()).expect("a process");
+    kill_process(process, signal).expect("it runs");
+    while signal == Signal::STOP && !is_stopped(pid) {
+        std::thread::yield_now();
+    }
+}
+
+fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    threads.flatten().all(|thread| {
+        // A thread that has ended meanwhile has no state.
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+    })
 }
 
 /// Output of a command.
