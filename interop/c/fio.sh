@@ -75,8 +75,12 @@ fio --name=t --ioengine="external:$ENGINE" --thread=1 --addr="$ADDR" --rw=trimwr
 fio --name=p --ioengine="external:$ENGINE" --thread=0 --addr="$ADDR" --rw=randread --size=1m --bs=4k --iodepth=8 --numjobs=2 \
     --output=processes.log
 # What a person mistypes.
-refused() { if out=$(fio --name=r --ioengine="external:$ENGINE" --thread=1 --size=1m "$@" 2>&1); then echo "accepted: $*" >&2; exit 1; else echo "$out"; fi; }
-refused --rw=read --bs=4k | grep -q "set addr=HOST"
-refused --rw=read --bs=512 --addr="$ADDR" | grep -q "no multiple of the block size"
-refused --rw=read --bs=4k --addr="127.0.0.1:1/nqn.2016-06.io.nvlane:c" | grep -q "nothing listens there"
-refused --rw=read --bs=4k --addr="$ADDR" --tls_key=/nonexistent | grep -q "cannot read /nonexistent"
+refused() { # TEXT OPTION...: fio fails, and says so.
+    text=$1; shift
+    if out=$(fio --name=r --ioengine="external:$ENGINE" --thread=1 --size=1m "$@" 2>&1); then echo "accepted: $*" >&2; exit 1; fi
+    [[ $out == *"$text"* ]] || { echo "$*: $out" >&2; exit 1; }
+}
+refused "set addr=HOST" --rw=read --bs=4k
+refused "no multiple of the block size" --rw=read --bs=512 --addr="$ADDR"
+refused "nothing listens there" --rw=read --bs=4k --addr="127.0.0.1:1/nqn.2016-06.io.nvlane:c"
+refused "cannot read /nonexistent" --rw=read --bs=4k --addr="$ADDR" --tls_key=/nonexistent

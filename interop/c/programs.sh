@@ -20,12 +20,16 @@ c++ -std=c++17 -Wpedantic $warnings "$SOURCES/examples-c/key_value.cpp" $flags -
 ./key_value "$target?ns=2"
 
 # What a person mistypes.
-refused() { if out=$("$@" 2>&1); then echo "accepted: $*" >&2; exit 1; else echo "$out"; fi; }
-refused ./blocks "$target?ns=1" detph=4 | grep -q "there is no option detph; there are hostnqn"
-refused ./blocks "$target?ns=2" | grep -q "keys and values"
-refused ./blocks "$target?ns=7" | grep -q "has no namespace 7"
-refused ./blocks "127.0.0.1:1/nqn.2016-06.io.nvlane:c" | grep -q "nothing listens there"
-refused ./blocks "nqn.2016-06.io.nvlane:c" | grep -q "write the address of its target before it"
+refused() { # TEXT COMMAND...: it fails, and says so.
+    text=$1; shift
+    if out=$("$@" 2>&1); then echo "accepted: $*" >&2; exit 1; fi
+    [[ $out == *"$text"* ]] || { echo "$*: $out" >&2; exit 1; }
+}
+refused "there is no option detph; there are hostnqn" ./blocks "$target?ns=1" detph=4
+refused "keys and values" ./blocks "$target?ns=2"
+refused "has no namespace 7" ./blocks "$target?ns=7"
+refused "nothing listens there" ./blocks "127.0.0.1:1/nqn.2016-06.io.nvlane:c"
+refused "write the address of its target before it" ./blocks "nqn.2016-06.io.nvlane:c"
 
 # Whom to trust: secrets of both sides and a key of TLS, as files and as texts.
 "$NVLANE" keys generate --out host.secret

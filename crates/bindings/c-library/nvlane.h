@@ -245,7 +245,7 @@ typedef struct nvlane_namespace {
    */
   uint32_t block_bytes;
   /**
-   * Longest transfer, or value, of one command, bytes.
+   * Longest transfer of one command, or longest value, bytes.
    */
   uint32_t transfer_bytes_max;
   /**
@@ -342,6 +342,16 @@ int nvlane_batch_delete(struct nvlane_batch *batch,
 int nvlane_batch_exists(struct nvlane_batch *batch,
                         const uint8_t *key,
                         size_t key_length);
+
+/**
+ * Adds the pinning of a pair for `seconds`, at most 86,400: it is not evicted until they are over, or until it was unpinned as
+ * often. With 0 seconds one pin is taken back. NVLANE_OK, NVLANE_ERROR_NO_KEY, or NVLANE_ERROR_STATUS with status 81h if pinned pairs would
+ * have more than half of the memory.
+ */
+int nvlane_batch_pin(struct nvlane_batch *batch,
+                     const uint8_t *key,
+                     size_t key_length,
+                     uint32_t seconds);
 
 /**
  * Executes a batch and waits for it. The failure of one operation does not stop the next. Returns the number of outcomes, or an
@@ -484,7 +494,8 @@ int nvlane_set(struct nvlane_key_value *key_value,
 /**
  * Retrieves a value into a buffer of `room` bytes, at least 1; it arrives there without a copy. `*length` is the length of the
  * whole value, unless `length` is NULL. NVLANE_ERROR_NO_KEY if there is no such key, NVLANE_ERROR_TRUNCATED if the value is longer
- * than the buffer, which then has its first bytes, or is unchanged if the key has more than 16 bytes.
+ * than the buffer, which then has its first bytes, or is unchanged if the key has more than 16 bytes, or the buffer more than one
+ * command transfers.
  */
 int nvlane_get(struct nvlane_key_value *key_value,
                const uint8_t *key,
@@ -612,6 +623,10 @@ int nvlane_lane_write_zeroes(struct nvlane_lane *lane,
 /**
  * Submits the storing of a value; `flags` is 0, NVLANE_IF_ABSENT or NVLANE_IF_PRESENT. The key is not used after the call, the
  * value belongs to the library until the completion is taken.
+ *
+ * Of every command on a key: it has 1 to 16 bytes, with a target of nvlane up to 250. One on a key of more than 16 is two commands
+ * to the target, sent together: it takes two places of the lane's depth, and is not sent again after a reconnect. So is one on a
+ * value, or with a buffer, that is longer than one command transfers (beside block namespaces, 1 MiB).
  */
 int nvlane_lane_set(struct nvlane_lane *lane,
                     const uint8_t *key,
@@ -623,7 +638,8 @@ int nvlane_lane_set(struct nvlane_lane *lane,
 
 /**
  * Submits the retrieval of a value into a buffer of `room` bytes, at least 1. The result of the completion is the length of the
- * value; the buffer has its first bytes, as far as there is room. NVLANE_ERROR_NO_KEY if there is no such key.
+ * value; the buffer has its first bytes, as far as there is room. NVLANE_ERROR_NO_KEY if there is no such key. Where the get is two
+ * commands, a value that is longer than the buffer ends with NVLANE_ERROR_TRUNCATED, and its length is not told.
  */
 int nvlane_lane_get(struct nvlane_lane *lane,
                     const uint8_t *key,
@@ -723,7 +739,7 @@ struct nvlane_options *nvlane_options_new(void);
  * | connect-timeout | seconds for each step of a connection (10) |
  * | timeout | seconds after which a command without an answer is aborted (30) |
  * | keep-alive | seconds after which the target ends a silent association (10) |
- * | give-up | seconds for which a lost target is tried again (600); 0: never |
+ * | give-up | seconds for which a lost target is tried again (600); 0: it is not tried again |
  * | fast-fail | seconds for which commands wait for a lost target, by default as long as give-up |
  * | replay-writes | yes: send writes again after a reconnect; see docs/guide/c.md |
  * | lanes | queues to ask the target for: the number of handles that can be open (8) |

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
+use host::Nsid;
 use host::wire::kv::LONG_KEY_BYTES_MAX;
-use host::{Key, Nsid};
 use libc::iovec;
 
 use crate::error::{Error, NVLANE_ERROR_ARGUMENT, Result};
@@ -40,17 +40,7 @@ pub(crate) unsafe fn bytes<'a>(name: &'static CStr, pointer: *const u8, length: 
 /// Longest object in memory, bytes.
 pub(crate) const MEMORY_BYTES_MAX: usize = isize::MAX as usize;
 
-/// A key.
-///
-/// # Safety
-/// As [`bytes`].
-pub(crate) unsafe fn key(pointer: *const u8, length: usize) -> Result<Key> {
-    // SAFETY: as this function's.
-    let key = unsafe { bytes(c"the key is NULL", pointer, length) }?;
-    Key::new(key).ok_or_else(|| Error::argument(format_args!("a key has 1 to 16 bytes, not {length}")))
-}
-
-/// A key that may be longer than those that commands have room for.
+/// A key, which may be longer than those that commands have room for.
 ///
 /// # Safety
 /// As [`bytes`].

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use host::wire::kv::batch::Operation;
 use host::wire::opcode::KvOpcode;
-use host::{Failure, Status, StoreAttributes};
+use host::{Failure, Pin, Status, StoreAttributes};
 
 use crate::argument::{self, put, wanted};
 use crate::entry::{BROKEN, Guard, Handle, close, enter, give};
@@ -208,6 +208,26 @@ pub unsafe extern "C" fn nvlane_batch_delete(batch: *mut Batch, key: *const u8, 
 pub unsafe extern "C" fn nvlane_batch_exists(batch: *mut Batch, key: *const u8, key_length: usize) -> c_int {
     // SAFETY: as this function's.
     unsafe { add(batch, (key, key_length), KvOpcode::EXIST) }
+}
+
+/// Adds the pinning of a pair for `seconds`, at most 86,400: it is not evicted until they are over, or until it was unpinned as
+/// often. With 0 seconds one pin is taken back. NVLANE_OK, NVLANE_ERROR_NO_KEY, or NVLANE_ERROR_STATUS with status 81h if pinned pairs would
+/// have more than half of the memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvlane_batch_pin(
+    batch: *mut Batch,
+    key: *const u8,
+    key_length: usize,
+    seconds: u32,
+) -> c_int {
+    // SAFETY: as this function's.
+    unsafe {
+        enter(batch, |batch| {
+            let key = argument::long_key(key, key_length)?;
+            let pin = if seconds == 0 { Pin::End } else { Pin::For { seconds } };
+            batch.push(0, |batch| Ok(batch.pin(key, pin)?))
+        })
+    }
 }
 
 /// Executes a batch and waits for it. The failure of one operation does not stop the next. Returns the number of outcomes, or an

@@ -23,6 +23,8 @@ pub(crate) struct Piece {
 pub(crate) enum Buffer {
     One(Piece),
     Several(Box<[Piece]>),
+    /// Memory of the library: operations and outcomes of a batch.
+    Own(Box<[u8]>),
 }
 
 impl Piece {
@@ -80,6 +82,10 @@ impl Buffer {
         let pieces = match self {
             Self::One(piece) => return Self::One(piece.cut(start, length)),
             Self::Several(pieces) => pieces,
+            Self::Own(bytes) => {
+                let bytes = bytes.get(start..).unwrap_or_default();
+                return Self::Own(bytes.get(..length).unwrap_or(bytes).into());
+            }
         };
         let mut cut = Vec::new();
         for piece in pieces {
@@ -109,6 +115,7 @@ impl Buffer {
                 }
                 Piece { start: NonNull::dangling(), length: 0 }
             }
+            Self::Own(_) => Piece { start: NonNull::dangling(), length: 0 },
         }
     }
 }
@@ -119,11 +126,15 @@ impl DataBuffer for Buffer {
         match self {
             Self::One(piece) => piece.length,
             Self::Several(pieces) => pieces.iter().map(|piece| piece.length).sum(),
+            Self::Own(bytes) => bytes.len(),
         }
     }
 
     #[inline]
     fn part(&self, offset: usize) -> &[u8] {
+        if let Self::Own(bytes) = self {
+            return bytes.get(offset..).unwrap_or_default();
+        }
         let piece = self.at(offset);
         // SAFETY: the caller keeps its memory in place, and does not change it, until the command completes, and the lane
         // gives the buffer up then.
@@ -132,6 +143,9 @@ impl DataBuffer for Buffer {
 
     #[inline]
     fn part_mut(&mut self, offset: usize) -> &mut [u8] {
+        if let Self::Own(bytes) = self {
+            return bytes.get_mut(offset..).unwrap_or_default();
+        }
         let piece = self.at(offset);
         // SAFETY: the caller keeps its memory in place, and does not use it, until the command completes. Only a command
         // that fills its buffer asks for this, and such a command is made for memory that may be written.

@@ -11,7 +11,7 @@ use crate::blocks::WAIT;
 use crate::buffer::Buffer;
 use crate::entry::{Guard, Handle, close, enter, give, share};
 use crate::error::{Error, NVLANE_ERROR_NO_KEY, NVLANE_ERROR_TRUNCATED, NVLANE_OK, Result};
-use crate::lane::{store_options, value_length};
+use crate::lane::{key_of_one_command, store_options, value_length};
 use crate::target::{AnyNamespace, NamespaceInfo, Target};
 
 /// A namespace of keys and values, with calls that wait for their results: opened by nvlane_key_value_open. A key has 1 to 16
@@ -70,8 +70,8 @@ impl KeyValue {
         }
     }
 
-    /// Runs the two commands of a value under a long key: the first has the data, the second names the key. Returns the result
-    /// of the first.
+    /// Runs the two commands of a value under a long key, or of a long value: the first has the data, the second names the
+    /// key. Returns the result of the first.
     fn run_pair(&mut self, name: &str, commands: [Command; 2], buffer: Option<Buffer>) -> Result<u64> {
         const DATA: u64 = 0;
         const NAME: u64 = 1;
@@ -119,7 +119,7 @@ impl KeyValue {
 
     fn store(&mut self, key: &[u8], buffer: Option<Buffer>, length: usize, flags: u32) -> Result<c_int> {
         let options = store_options(flags)?;
-        let stored = match Key::new(key) {
+        let stored = match key_of_one_command(&self.namespace, key, length) {
             Some(key) => {
                 let command = self.namespace.store(&key, value_length(length), options)?;
                 self.run("Store", command, buffer)
@@ -140,7 +140,7 @@ impl KeyValue {
 
     /// Retrieves a value. Returns its length.
     fn retrieve(&mut self, key: &[u8], buffer: Option<Buffer>, room: usize) -> Result<u64> {
-        if let Some(key) = Key::new(key) {
+        if let Some(key) = key_of_one_command(&self.namespace, key, room) {
             let command = self.namespace.retrieve(&key, value_length(room))?;
             return self.run("Retrieve", command, buffer);
         }
@@ -230,7 +230,8 @@ pub unsafe extern "C" fn nvlane_set(
 
 /// Retrieves a value into a buffer of `room` bytes, at least 1; it arrives there without a copy. `*length` is the length of the
 /// whole value, unless `length` is NULL. NVLANE_ERROR_NO_KEY if there is no such key, NVLANE_ERROR_TRUNCATED if the value is longer
-/// than the buffer, which then has its first bytes, or is unchanged if the key has more than 16 bytes.
+/// than the buffer, which then has its first bytes, or is unchanged if the key has more than 16 bytes, or the buffer more than one
+/// command transfers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvlane_get(
     key_value: *mut KeyValue,
@@ -244,7 +245,7 @@ pub unsafe extern "C" fn nvlane_get(
     unsafe {
         enter(key_value, |key_value| {
             let key = argument::long_key(key, key_length)?;
-            let room = room.min(key_value.namespace.value_bytes_max() as usize);
+            let room = room.min(key_value.namespace.paired_value_bytes_max() as usize);
             let buffer = Buffer::one(buffer, room)?;
             let full = key_value.retrieve(key, buffer, room)?;
             let full = usize::try_from(full).unwrap_or(usize::MAX);

@@ -4,15 +4,22 @@ use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use host::{BlockRange, Command, EventDescriptor, Failure, InvalidCommand, Namespace, Status, StoreOptions};
+use host::wire::kv::batch::Operation;
+use host::wire::opcode::KvOpcode;
+use host::{
+    BlockRange, Command, EventDescriptor, InvalidCommand, Key, KeyValueNamespace, Namespace, Status,
+    StoreOptions,
+};
 use libc::iovec;
 
 use crate::argument::{self, put, wanted};
 use crate::buffer::Buffer;
+use crate::completion::Completion;
 use crate::entry::{Guard, Handle, ask, close, enter, give, share};
-use crate::error::{Error, NVLANE_ERROR_ARGUMENT, NVLANE_OK, Result, code_of, nvlane_error_text};
+use crate::error::{Error, NVLANE_ERROR_ARGUMENT, NVLANE_OK, Result, nvlane_error_text};
+use crate::pairs::Pairs;
 use crate::target::{AnyNamespace, NamespaceInfo, Target};
 
 /// Flag of writes: complete once the data is durable.
@@ -35,6 +42,8 @@ pub struct Lane {
     descriptor: Option<EventDescriptor>,
     /// Completions that the caller's array had no room for.
     surplus: VecDeque<Completion>,
+    /// Commands on long keys.
+    pairs: Pairs,
 }
 
 impl Handle for Lane {
@@ -45,54 +54,24 @@ impl Handle for Lane {
     }
 }
 
-/// The end of a command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Completion {
-    /// The value that it was submitted with.
-    pub user: u64,
-    /// Its result, if it succeeded: of a get, the length of the value, which may be more than was received.
-    pub result: u64,
-    /// Bytes received into its buffer.
-    pub received: u32,
-    /// NVLANE_OK, or why it failed.
-    pub error: c_int,
-    /// The NVMe status, if the target gave one other than success; else 0.
-    pub status: u16,
-    /// 0.
-    pub reserved: [u16; 3],
-}
-
-const _: () = assert!(size_of::<Completion>() == 32);
-
-impl Completion {
-    #[inline]
-    fn of(completion: &host::Completion<Buffer>) -> Self {
-        let host::Completion { user, result, received, .. } = *completion;
-        match result {
-            Ok(result) => Self { user, result, received, ..Self::default() },
-            Err(failure) => Self::failed(user, received, failure),
-        }
-    }
-
-    #[cold]
-    fn failed(user: u64, received: u32, failure: Failure) -> Self {
-        let (error, status) = code_of(failure);
-        Self { user, received, error, status, ..Self::default() }
-    }
-}
-
 /// Completions of one call, for the array of its caller.
 struct Taken<'a> {
     room: &'a mut [MaybeUninit<Completion>],
     count: usize,
     surplus: &'a mut VecDeque<Completion>,
+    pairs: &'a mut Pairs,
 }
 
 impl Taken<'_> {
     #[inline]
     fn push(&mut self, completion: &host::Completion<Buffer>) {
-        let completion = Completion::of(completion);
+        let completion = match self.pairs.is_empty() {
+            true => Completion::of(completion),
+            false => match self.pairs.on_completion(completion) {
+                Some(completion) => completion,
+                None => return,
+            },
+        };
         match self.room.get_mut(self.count) {
             Some(place) => {
                 place.write(completion);
@@ -131,7 +110,7 @@ impl Lane {
         if room.is_empty() {
             return Err(Error::of_text(NVLANE_ERROR_ARGUMENT, c"completions is NULL, or has no room"));
         }
-        let mut taken = Taken { room, count: 0, surplus: &mut self.surplus };
+        let mut taken = Taken { room, count: 0, surplus: &mut self.surplus, pairs: &mut self.pairs };
         if !taken.surplus.is_empty() {
             taken.take_surplus();
         }
@@ -140,6 +119,7 @@ impl Lane {
             call(&mut self.lane, &mut taken);
         }
         let count = taken.count;
+        self.pairs.cancel_left(&mut self.lane);
         self.arm();
         // A lane has fewer commands than that.
         Ok(c_int::try_from(count).unwrap_or(c_int::MAX))
@@ -215,6 +195,13 @@ pub(crate) fn value_length(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
+/// A key for a command that has it itself, and moves as many bytes of its value. None if that takes two commands: for a long
+/// key; or for a value longer than one transfers, if two can.
+pub(crate) fn key_of_one_command(namespace: &KeyValueNamespace, key: &[u8], length: usize) -> Option<Key> {
+    let (one, two) = (namespace.value_bytes_max(), namespace.paired_value_bytes_max());
+    Key::new(key).filter(|_| one == two || length <= one as usize)
+}
+
 /// A timeout in milliseconds; a negative one is none.
 fn timeout(timeout_ms: c_int) -> Duration {
     u64::try_from(timeout_ms).map_or(Duration::MAX, Duration::from_millis)
@@ -232,8 +219,9 @@ pub unsafe extern "C" fn nvlane_lane_open(target: *const Target, nsid: u32, lane
             let association = target.association.clone();
             let namespace = AnyNamespace::find(&association, nsid)?;
             let lane = association.lane()?;
-            let (guard, surplus) = (Guard::new(), VecDeque::new());
-            put(place, give(Lane { guard, lane, namespace, association, descriptor: None, surplus }));
+            let (guard, surplus, pairs) = (Guard::new(), VecDeque::new(), Pairs::new());
+            let lane = Lane { guard, lane, namespace, association, descriptor: None, surplus, pairs };
+            put(place, give(lane));
             Ok(NVLANE_OK)
         })
     }
@@ -409,6 +397,10 @@ pub unsafe extern "C" fn nvlane_lane_write_zeroes(
 
 /// Submits the storing of a value; `flags` is 0, NVLANE_IF_ABSENT or NVLANE_IF_PRESENT. The key is not used after the call, the
 /// value belongs to the library until the completion is taken.
+///
+/// Of every command on a key: it has 1 to 16 bytes, with a target of nvlane up to 250. One on a key of more than 16 is two commands
+/// to the target, sent together: it takes two places of the lane's depth, and is not sent again after a reconnect. So is one on a
+/// value, or with a buffer, that is longer than one command transfers (beside block namespaces, 1 MiB).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvlane_lane_set(
     lane: *mut Lane,
@@ -422,16 +414,27 @@ pub unsafe extern "C" fn nvlane_lane_set(
     // SAFETY: as this function's.
     unsafe {
         enter(lane, |lane| {
-            let key = argument::key(key, key_length)?;
+            let key = argument::long_key(key, key_length)?;
             let buffer = Buffer::one(value.cast_mut(), length)?;
-            let command = lane.namespace.keys()?.store(&key, value_length(length), store_options(flags)?)?;
+            let (options, namespace) = (store_options(flags)?, lane.namespace.keys()?);
+            let Some(short) = key_of_one_command(namespace, key, length) else {
+                let value = (buffer, value_length(length));
+                if length > 0 {
+                    return lane.pairs.set(&mut lane.lane, (namespace, key), value, options, user);
+                }
+                // No command has data of no bytes.
+                let operation = Operation { options: options.bits(), ..Operation::on(KvOpcode::STORE, key) };
+                return lane.pairs.operate(&mut lane.lane, namespace, &operation, user);
+            };
+            let command = namespace.store(&short, value_length(length), options)?;
             lane.submit(command, buffer, user)
         })
     }
 }
 
 /// Submits the retrieval of a value into a buffer of `room` bytes, at least 1. The result of the completion is the length of the
-/// value; the buffer has its first bytes, as far as there is room. NVLANE_ERROR_NO_KEY if there is no such key.
+/// value; the buffer has its first bytes, as far as there is room. NVLANE_ERROR_NO_KEY if there is no such key. Where the get is two
+/// commands, a value that is longer than the buffer ends with NVLANE_ERROR_TRUNCATED, and its length is not told.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvlane_lane_get(
     lane: *mut Lane,
@@ -444,11 +447,15 @@ pub unsafe extern "C" fn nvlane_lane_get(
     // SAFETY: as this function's.
     unsafe {
         enter(lane, |lane| {
-            let key = argument::key(key, key_length)?;
+            let key = argument::long_key(key, key_length)?;
             let namespace = lane.namespace.keys()?;
-            let room = room.min(namespace.value_bytes_max() as usize);
+            let room = room.min(namespace.paired_value_bytes_max() as usize);
             let buffer = Buffer::one(buffer, room)?;
-            let command = namespace.retrieve(&key, value_length(room))?;
+            let Some(short) = key_of_one_command(namespace, key, room) else {
+                let value = (buffer, value_length(room));
+                return lane.pairs.get(&mut lane.lane, (namespace, key), value, user);
+            };
+            let command = namespace.retrieve(&short, value_length(room))?;
             lane.submit(command, buffer, user)
         })
     }
@@ -465,8 +472,12 @@ pub unsafe extern "C" fn nvlane_lane_delete(
     // SAFETY: as this function's.
     unsafe {
         enter(lane, |lane| {
-            let command = lane.namespace.keys()?.delete(&argument::key(key, key_length)?);
-            lane.submit(command, None, user)
+            let (key, namespace) = (argument::long_key(key, key_length)?, lane.namespace.keys()?);
+            let Some(short) = Key::new(key) else {
+                let operation = Operation::on(KvOpcode::DELETE, key);
+                return lane.pairs.operate(&mut lane.lane, namespace, &operation, user);
+            };
+            lane.submit(namespace.delete(&short), None, user)
         })
     }
 }
@@ -482,8 +493,12 @@ pub unsafe extern "C" fn nvlane_lane_exists(
     // SAFETY: as this function's.
     unsafe {
         enter(lane, |lane| {
-            let command = lane.namespace.keys()?.exist(&argument::key(key, key_length)?);
-            lane.submit(command, None, user)
+            let (key, namespace) = (argument::long_key(key, key_length)?, lane.namespace.keys()?);
+            let Some(short) = Key::new(key) else {
+                let operation = Operation::on(KvOpcode::EXIST, key);
+                return lane.pairs.operate(&mut lane.lane, namespace, &operation, user);
+            };
+            lane.submit(namespace.exist(&short), None, user)
         })
     }
 }
@@ -495,7 +510,7 @@ pub unsafe extern "C" fn nvlane_lane_cancel(lane: *mut Lane, user: u64) -> c_int
     // SAFETY: as this function's.
     unsafe {
         enter(lane, |lane| {
-            let found = lane.lane.cancel(user);
+            let found = lane.lane.cancel(user) | lane.pairs.cancel(&mut lane.lane, user);
             lane.arm();
             Ok(found.into())
         })
@@ -547,7 +562,18 @@ pub unsafe extern "C" fn nvlane_lane_wait(
     unsafe {
         enter(lane, |lane| {
             lane.take(argument::room(completions, count), |lane, taken| {
-                lane.wait_with(&mut |completion| taken.push(&completion), timeout(timeout_ms));
+                let until = Instant::now().checked_add(timeout(timeout_ms));
+                // The first half of a command on a long key is no completion.
+                loop {
+                    let left =
+                        until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+                    lane.wait_with(&mut |completion| taken.push(&completion), left);
+                    taken.pairs.cancel_left(lane);
+                    if taken.count > 0 || taken.pairs.is_empty() || left.is_zero() || lane.outstanding() == 0
+                    {
+                        break;
+                    }
+                }
             })
         })
     }
@@ -577,7 +603,8 @@ pub unsafe extern "C" fn nvlane_lane_outstanding(lane: *mut Lane) -> u32 {
     unsafe {
         ask(lane, 0, |lane| {
             let surplus = u32::try_from(lane.surplus.len()).unwrap_or(u32::MAX);
-            surplus.saturating_add(lane.lane.outstanding().into())
+            let halves = u32::try_from(lane.pairs.surplus()).unwrap_or(u32::MAX);
+            surplus.saturating_add(u32::from(lane.lane.outstanding()).saturating_sub(halves))
         })
     }
 }

@@ -208,7 +208,7 @@ pub extern "C" fn nvlane_options_new() -> *mut Options {
 /// | connect-timeout | seconds for each step of a connection (10) |
 /// | timeout | seconds after which a command without an answer is aborted (30) |
 /// | keep-alive | seconds after which the target ends a silent association (10) |
-/// | give-up | seconds for which a lost target is tried again (600); 0: never |
+/// | give-up | seconds for which a lost target is tried again (600); 0: it is not tried again |
 /// | fast-fail | seconds for which commands wait for a lost target, by default as long as give-up |
 /// | replay-writes | yes: send writes again after a reconnect; see docs/guide/c.md |
 /// | lanes | queues to ask the target for: the number of handles that can be open (8) |

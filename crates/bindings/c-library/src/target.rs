@@ -99,7 +99,7 @@ impl AnyNamespace {
                 kind: NVLANE_KEY_VALUE,
                 size_bytes: namespace.keys().bytes,
                 block_bytes: 0,
-                transfer_bytes_max: namespace.value_bytes_max(),
+                transfer_bytes_max: namespace.paired_value_bytes_max(),
                 key_bytes_max: namespace.long_key_bytes_max().into(),
                 reserved: 0,
             },
@@ -124,7 +124,7 @@ pub struct NamespaceInfo {
     pub size_bytes: u64,
     /// Size of a block, bytes: offsets and lengths are multiples of it. 0 for keys and values.
     pub block_bytes: u32,
-    /// Longest transfer, or value, of one command, bytes.
+    /// Longest transfer of one command, or longest value, bytes.
     pub transfer_bytes_max: u32,
     /// Longest key, bytes; 0 for blocks. Lanes take 16 bytes at most.
     pub key_bytes_max: u32,
