@@ -6,7 +6,6 @@ Without --full it takes a few seconds and smaller values. Two cores or more: one
 """
 
 import argparse
-import resource
 import socket
 import statistics
 import subprocess
@@ -14,10 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import nvlane
 
 MIB = 1 << 20
+
+# How often each rate is measured.
+ROUNDS = 5
 
 # The far end of the plain sockets: sends, then receives, as many bytes as it is told.
 FAR_END = """
@@ -70,16 +73,23 @@ def ceilings(seconds: float, length: int) -> tuple[float, float]:
     return measured
 
 
-def counted(seconds: float) -> int:
-    """What a thread of plain Python counts in this time."""
-    end, count = time.perf_counter() + seconds, 0
-    while time.perf_counter() < end:
+def waited_s() -> float:
+    """Seconds for which this thread was ready and had no core."""
+    with open(f"/proc/self/task/{threading.get_native_id()}/schedstat") as schedstat:
+        return int(schedstat.read().split()[1]) / 1e9
+
+
+def counted(seconds: float) -> tuple[float, float]:
+    """What a thread of plain Python counts in a second, and in a second with a core."""
+    waited, start, count = waited_s(), time.perf_counter(), 0
+    while time.perf_counter() < start + seconds:
         count += 1
-    return count
+    took = time.perf_counter() - start
+    return count / took, count / (took - (waited_s() - waited))
 
 
-def beside_gets(cache: nvlane.KeyValue, seconds: float, length: int) -> float:
-    """The share of its speed that counting keeps while eight values are on the way."""
+def beside_gets(cache: nvlane.KeyValue, seconds: float, length: int) -> tuple[float, float]:
+    """The share of its speed that counting keeps while eight values are on the way: of all time, and of that with a core."""
     keys = [f"beside-{number}" for number in range(8)]
     assert all(cache.set_many(keys, [bytes(length)] * 8))
     ends = threading.Event()
@@ -96,7 +106,69 @@ def beside_gets(cache: nvlane.KeyValue, seconds: float, length: int) -> float:
     ends.set()
     getter.join()
     cache.delete_many(keys)
-    return beside / alone
+    return beside[0] / alone[0], beside[1] / alone[1]
+
+
+class Rates(NamedTuple):
+    """MiB per second of gets and sets, and how much memory grew meanwhile, MiB."""
+
+    get: float
+    set: float
+    grown_mib: float
+
+
+def memory_mib(which: str) -> float:
+    """Resident memory of this process: now (VmRSS), or the most since its peak was reset (VmHWM), MiB."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(f"{which}:")) / 1024
+
+
+def rates(cache: nvlane.KeyValue, seconds: float, mib: int, count: int) -> Rates:
+    """Gets and sets of values of this many MiB, `count` of them in a call."""
+    keys = [f"cache-speed@{mib}@{number:064x}" for number in range(count)]
+    values = [bytearray(mib * MIB) for _ in keys]
+    for number, value in enumerate(values):
+        value[::4096] = bytes((number + page) % 251 for page in range(mib * 256))
+    wanted = [bytes(value[:4096]) for value in values]
+    with open("/proc/self/clear_refs", "w") as peak:
+        peak.write("5")
+    before = memory_mib("VmRSS")
+    set_rate = rate(seconds, count * mib, lambda: cache.set_many(keys, values))
+    for value in values:
+        value[:4096] = bytes(4096)
+    get_rate = rate(seconds, count * mib, lambda: cache.get_many_into(keys, values))
+    grown_mib = memory_mib("VmHWM") - before
+    assert [bytes(value[:4096]) for value in values] == wanted
+    cache.delete_many(keys)
+    return Rates(get_rate, set_rate, grown_mib)
+
+
+def report(cache: nvlane.KeyValue, seconds: float, sizes: list[int], in_a_call_mib: int) -> None:
+    """Prints the rates of values of these sizes in MiB: one value in a call, or as many as have `in_a_call_mib`.
+
+    Medians of rounds in each of which all are measured: a machine is not equally fast at all times.
+    """
+    counts = [max(in_a_call_mib // mib, 1) for mib in sizes]
+    rounds = [
+        (
+            ceilings(seconds, max(sizes) * MIB),
+            [rates(cache, seconds, mib, count) for mib, count in zip(sizes, counts, strict=True)],
+        )
+        for _ in range(ROUNDS)
+    ]
+    most_get, most_set = (statistics.median(column) for column in zip(*(most for most, _ in rounds), strict=True))
+    print(f"plain sockets     get {most_get:6.0f} MiB/s         set {most_set:6.0f} MiB/s")
+    gets, sets = [], []
+    for at, (mib, count) in enumerate(zip(sizes, counts, strict=True)):
+        of_size = [own[at] for _, own in rounds]
+        gets.append(statistics.median(own.get for own in of_size))
+        sets.append(statistics.median(own.set for own in of_size))
+        print(
+            f"{count:2} of {mib:2} MiB       get {gets[-1]:6.0f} MiB/s ({gets[-1] / most_get:.2f})"
+            f"  set {sets[-1]:6.0f} MiB/s ({sets[-1] / most_set:.2f})"
+            f"  memory beside values {max(own.grown_mib for own in of_size):.0f} MiB"
+        )
+    print(f"least over most   get {min(gets) / max(gets):6.2f}               set {min(sets) / max(sets):6.2f}")
 
 
 def main() -> None:
@@ -106,25 +178,11 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=1, help="connections (default 1)")
     options = parser.parse_args()
     seconds, sizes = (2.0, [1, 4, 10, 32, 80]) if options.full else (0.05, [1, 4])
+    # Of each round.
+    of_round = seconds / ROUNDS
     with nvlane.KeyValue(options.address, lanes=options.lanes) as cache:
-        most_get, most_set = ceilings(seconds, max(sizes) * MIB)
-        print(f"plain sockets   get {most_get:6.0f} MiB/s  set {most_set:6.0f} MiB/s")
-        gets, sets = [], []
-        for mib in sizes:
-            key, value = f"cache-speed@{mib}@" + "0" * 64, bytearray(mib * MIB)
-            value[:: 4096] = bytes(page % 251 for page in range(mib * 256))
-            sets.append(rate(seconds, mib, lambda: cache.set_many([key], [value])))
-            wanted = bytes(value[:MIB])
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            gets.append(rate(seconds, mib, lambda: cache.get_many_into([key], [value])))
-            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-            assert value[:MIB] == wanted
-            cache.delete_many([key])
-            print(
-                f"{mib:3} MiB         get {gets[-1]:6.0f} MiB/s ({gets[-1] / most_get:.2f})"
-                f"  set {sets[-1]:6.0f} MiB/s ({sets[-1] / most_set:.2f})  memory beside values {grown:.0f} MiB"
-            )
-        print(f"least over most get {min(gets) / max(gets):6.2f}        set {min(sets) / max(sets):6.2f}")
+        report(cache, of_round, sizes, 1)
+        report(cache, of_round, sizes, max(sizes))
         keys = [f"model@00000001@0@{number:064x}" for number in range(1024)]
         per_second = rate(seconds, 1024, lambda: cache.exists_many(keys))
         probes = []
@@ -133,8 +191,8 @@ def main() -> None:
             cache.exists_many(keys)
             probes.append(time.perf_counter() - start)
         print(f"exists          {per_second:.0f} keys/s, p50 of 1,024 keys {statistics.median(probes) * 1e6:.0f} us")
-        share = beside_gets(cache, max(seconds, 0.2), max(sizes) * MIB if options.full else MIB)
-        print(f"counting beside eight gets keeps {share:.2f} of its speed")
+        share, with_core = beside_gets(cache, max(seconds, 0.2), max(sizes) * MIB if options.full else MIB)
+        print(f"counting beside eight gets keeps {share:.2f} of its speed, {with_core:.2f} while it has a core")
 
 
 if __name__ == "__main__":

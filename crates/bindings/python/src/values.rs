@@ -1,7 +1,7 @@
 //! Values of keys of up to 250 bytes, moved between targets and Python's memory without a copy, many at once.
 
 use host::{
-    AtomicOperation, Error, Failure, InvalidCommand, Key, Moved, StoreOptions, TargetHealth, ValueLanes,
+    AtomicOperation, Error, Failure, InvalidCommand, Key, Moved, Pin, StoreOptions, TargetHealth, ValueLanes,
     ValueSpread, ValueTransfer,
 };
 
@@ -13,7 +13,7 @@ use crate::worker::State;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Attempts to read a value that is replaced or lost between the question for its length and its retrieval.
-const ATTEMPT_COUNT_MAX: u32 = 8;
+pub(crate) const ATTEMPT_COUNT_MAX: u32 = 8;
 
 /// Lanes for values.
 pub(crate) enum Values {
@@ -67,7 +67,7 @@ impl Values {
     /// Bytes of the longest value.
     pub(crate) fn value_bytes_max(&self) -> u32 {
         match self {
-            Self::One(lanes) => lanes.namespace().value_bytes_max(),
+            Self::One(lanes) => lanes.namespace().paired_value_bytes_max(),
             Self::Many { spread, .. } => spread.value_bytes_max().unwrap_or(u32::MAX),
         }
     }
@@ -151,6 +151,19 @@ impl Values {
         Ok(presence.iter().collect())
     }
 
+    /// Pins pairs, or takes pins back. Returns for which that was done.
+    ///
+    /// # Errors
+    /// As [`ValueLanes::pin`].
+    pub(crate) fn pin(&mut self, keys: &[Vec<u8>], pin: Pin) -> Result<Vec<bool>, Error> {
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let done = match self {
+            Self::One(lanes) => lanes.pin(&keys, pin)?,
+            Self::Many { spread, .. } => spread.pin(&keys, pin)?,
+        };
+        Ok(done.iter().collect())
+    }
+
     /// Deletes keys. A key that does not exist is no error.
     ///
     /// # Errors
@@ -163,22 +176,48 @@ impl Values {
         }
     }
 
+    /// Length of the value of a key.
+    ///
+    /// # Errors
+    /// As [`ValueLanes::value_bytes`].
+    pub(crate) fn value_bytes(&mut self, key: &[u8]) -> Result<Option<u64>, Error> {
+        match self {
+            Self::One(lanes) => lanes.value_bytes(key),
+            Self::Many { spread, .. } => spread.value_bytes(key),
+        }
+    }
+
     /// The value of a key, of any length.
     ///
     /// # Errors
     /// As [`retrieve`](Self::retrieve).
     pub(crate) fn value(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         for _ in 0..ATTEMPT_COUNT_MAX {
-            let length = match self {
-                Self::One(lanes) => lanes.value_bytes(key)?,
-                Self::Many { spread, .. } => spread.value_bytes(key)?,
-            };
-            let Some(length) = length else { return Ok(None) };
+            let Some(length) = self.value_bytes(key)? else { break };
             let memory = Memory::own(usize::try_from(length).unwrap_or(usize::MAX));
             if self.retrieve(&[(key.to_vec(), vec![memory.clone()])])? == [Some(true)] {
                 return Ok(Some(memory.as_slice().to_vec()));
             }
             // Another value was stored, or it was deleted, or its target is lost.
+        }
+        Ok(None)
+    }
+
+    /// Retrieves a value of any length to the beginning of memory, unless the value is longer. Returns the length of the value.
+    ///
+    /// # Errors
+    /// As [`retrieve`](Self::retrieve).
+    pub(crate) fn fill(&mut self, key: &[u8], memory: &Memory) -> Result<Option<u64>, Error> {
+        for _ in 0..ATTEMPT_COUNT_MAX {
+            let Some(length) = self.value_bytes(key)? else { break };
+            let needed = usize::try_from(length).unwrap_or(usize::MAX);
+            if needed > memory.len() {
+                return Ok(Some(length));
+            }
+            if self.retrieve(&[(key.to_vec(), vec![memory.piece(0, needed)])])? == [Some(true)] {
+                return Ok(Some(length));
+            }
+            // As above.
         }
         Ok(None)
     }

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,11 @@ NQN = "nqn.2026-01.io.nvlane:python"
 class Target:
     """A running target, which can be killed and started again at its port."""
 
+    # The targets of failed tests: a reference keeps them from failing later tests, and the session kills them.
+    started: list["Target"] = []
+
     def __init__(self, *namespaces: str) -> None:
+        Target.started.append(self)
         self.namespaces = namespaces
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.port = server.getsockname()[1]
@@ -46,9 +51,24 @@ class Target:
         self.process.kill()
         self.process.wait()
 
+    def pause(self) -> None:
+        """Stop its threads until `resume`. Those of other cores may go on for a moment after kill(2) returned."""
+        self.process.send_signal(signal.SIGSTOP)
+        threads = pathlib.Path(f"/proc/{self.process.pid}/task")
+        while not all(" T " in (thread / "stat").read_text() for thread in threads.iterdir()):
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         self.process.terminate()
         assert self.process.wait(30) == 0
+
+
+def pytest_sessionfinish() -> None:
+    for target in Target.started:
+        target.kill()
 
 
 @pytest.fixture(scope="session")
@@ -60,8 +80,15 @@ def target() -> Iterator[Target]:
 
 @pytest.fixture(scope="session")
 def keys() -> Iterator[Target]:
-    # Of its own: block namespaces limit the values of their subsystem to 1 MiB.
+    # Of its own: block namespaces limit what one command moves in their subsystem to 1 MiB.
     target = Target("kv:ram:256M")
+    yield target
+    target.stop()
+
+
+@pytest.fixture(scope="session")
+def keys_beside_blocks() -> Iterator[Target]:
+    target = Target("ram:16M", "kv:ram:64M")
     yield target
     target.stop()
 

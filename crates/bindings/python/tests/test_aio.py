@@ -37,6 +37,25 @@ def test_coroutines_run_together(target: Target, keys: Target) -> None:
     asyncio.run(run())
 
 
+def test_long_values_move_beside_block_namespaces(keys_beside_blocks: Target) -> None:
+    async def run() -> None:
+        async with await nvlane.aio.KeyValue.open(keys_beside_blocks.address(2)) as cache:
+            values = [os.urandom(length) for length in (100, 1 << 20, (1 << 20) + 1, 4 << 20)]
+            names = [f"aio-{len(value)}" for value in values]
+            assert all(await asyncio.gather(*(cache.set(*pair) for pair in zip(names, values))))
+            assert await asyncio.gather(*(cache.get(name) for name in [*names, "aio-none"])) == [*values, None]
+            buffers = [bytearray(len(value)) for value in values]
+            filled = asyncio.gather(*(cache.get_into(*pair) for pair in zip(names, buffers)))
+            assert await filled == [len(value) for value in values] and buffers == values
+            assert await cache.get_into("aio-none", buffers[3]) is None
+            cancelled = asyncio.create_task(cache.get_into(names[3], buffers[3]))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            assert await cache.get(names[3]) == values[3]
+
+    asyncio.run(run())
+
+
 def test_a_cancelled_task_leaves_nothing(own_target: Target) -> None:
     async def run() -> None:
         async with await nvlane.aio.Blocks.open(own_target.address(1)) as disk:

@@ -43,6 +43,33 @@ def test_large_values_are_whole(keys: Target) -> None:
             cache.set("larger", bytearray(cache.value_size_max + 1))
 
 
+def test_long_values_move_beside_block_namespaces(keys_beside_blocks: Target) -> None:
+    """Block namespaces limit a command to 1 MiB: longer values take other commands, from the same calls."""
+    short, long = os.urandom(1 << 20), os.urandom((5 << 20) + 3)
+    with nvlane.KeyValue(keys_beside_blocks.address(2)) as cache:
+        limit = cache.value_size_max
+        assert limit == 256 << 20
+        assert cache.set("short", short) and cache.set("long", long)
+        assert cache.get("short") == short and cache.get("long") == long
+        assert not cache.set("long", long[1:], if_absent=True) and not cache.set("none", long, if_present=True)
+        buffer = bytearray(6 << 20)
+        assert cache.get_into("long", buffer) == len(long)
+        assert buffer[: len(long)] == long and not any(buffer[len(long) :])
+        assert cache.get_into("short", buffer) == len(short) and buffer[: len(short)] == short
+        kept = bytes(buffer)
+        for room in (len(long) - 1, 0):
+            # Too short: the length, and the buffer as it was.
+            too_short = memoryview(buffer)[:room]
+            assert cache.get_into("long", too_short) == len(long) and buffer == kept
+        assert cache.get("none") is None and cache.get_into("none", buffer) is None and buffer == kept
+        assert cache.get_many(["short", "none", "long"]) == [short, None, long]
+        with pytest.raises(ValueError, match=f"value of {limit + 1} bytes: this target's limit is {limit}"):
+            cache.set("longer", bytearray(limit + 1))
+        with pytest.raises(BufferError, match="buffer is read-only"):
+            cache.get_into("long", bytes(8))
+        assert cache.set("long", b"new") and cache.get("long") == b"new"
+
+
 def test_numbers_are_added_once(keys: Target) -> None:
     with nvlane.KeyValue(keys.address(1)) as cache:
         cache.delete("number")
@@ -113,6 +140,12 @@ def test_values_of_long_keys_move_in_place(keys: Target) -> None:
             False,
         ]
         assert cache.exists(names[1]) and cache.exists_many([*names, "none"]) == [True] * 6 + [False]
+        assert cache.exists_many([*names, "none"], lease=5) == [True] * 6 + [False]
+        assert cache.pin_many([*names, "none"], 60) == [True] * 6 + [False]
+        cache.unpin_many([*names, "none"])
+        for lease in (0, 86_401):
+            with pytest.raises(ValueError, match=f"lease of {lease} seconds: a pin has 1 to 86400"):
+                cache.pin_many(names, lease)
         cache.delete(names[0])
         assert cache.exists_many(names) == [False] + [True] * 5
         cache.delete_many(names)

@@ -9,7 +9,13 @@ import nvlane
 import nvlane.sglang
 import pytest
 from conftest import Target
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig
+from sglang.srt.mem_cache.hicache_storage import (
+    HiCacheStorage,
+    HiCacheStorageConfig,
+    PoolHitPolicy,
+    PoolName,
+    PoolTransfer,
+)
 
 PAGE = 4
 
@@ -178,7 +184,7 @@ def test_a_page_of_another_length_is_a_miss_and_is_replaced(keys: Target) -> Non
         cache = storage(client, pool)
         name = hashes(1, 300)
         assert cache.batch_set_v1(name, indices([3])) == [True]
-        client.set_many([cache._start + name[0]], [b"short"])
+        client.set_many([cache._pools["kv"].start + name[0]], [b"short"])
         assert cache.batch_exists(name) == 1
         assert cache.batch_get_v1(name, indices([4])) == [False]
         assert cache.batch_exists(name) == 0
@@ -196,10 +202,73 @@ def test_a_page_that_was_never_stored_costs_one_round_trip(keys: Target, monkeyp
     assert cache.batch_set_v1(names[:1], indices([0])) == [True]
     assert cache.batch_get_v1(names, indices([1, 2])) == [True, False]
     assert deleted == []
-    cache._stores.set_many([cache._start + names[1]], [b"short"])
+    cache._stores.set_many([cache._pools["kv"].start + names[1]], [b"short"])
     assert cache.batch_get_v1(names, indices([1, 2])) == [True, False]
-    assert deleted == [cache._start + names[1]]
+    assert deleted == [cache._pools["kv"].start + names[1]]
     cache.close()
+
+
+def transfer(name: PoolName, keys: list[str], pages: list[int], policy: str = "all_pages") -> PoolTransfer:
+    return PoolTransfer(name, host_indices=indices(pages), keys=keys, hit_policy=PoolHitPolicy(policy))
+
+
+def test_pages_of_several_pools_move_in_one_batch(keys: Target) -> None:
+    pools = {PoolName.KV: HostPool(), PoolName.MAMBA: HostPool("layer_first", token_bytes=512)}
+    for pool in pools.values():
+        pool.memory[...] = numpy.frombuffer(os.urandom(pool.memory.nbytes), numpy.uint8).reshape(pool.shape)
+    cache = storage(keys.address(1), pools[PoolName.KV])
+    names = hashes(4, 500)
+    with pytest.raises(RuntimeError, match="'mamba'.*register_mem_host_pool_v2"):
+        cache.batch_get_v2([transfer(PoolName.MAMBA, names, [0, 1, 2, 3])])
+    for name, pool in pools.items():
+        cache.register_mem_host_pool_v2(pool, name)
+    cache.on_host_pools_registered()
+    sent = [transfer(PoolName.KV, names, [0, 1, 2, 3]), transfer(PoolName.MAMBA, names[1::2], [5, 6])]
+    assert cache.batch_set_v2(sent) == {"kv": [True] * 4, "mamba": [True] * 2}
+    # The same pages as those of one pool.
+    assert cache.batch_exists(names) == 4
+    wanted = transfer(PoolName.MAMBA, names, [8, 9, 10, 11])
+    got = cache.batch_get_v2([transfer(PoolName.KV, names[:1], [12]), wanted])
+    assert got == {"kv": [True], "mamba": [False, True, False, True]}
+    state = pools[PoolName.MAMBA]
+    assert (state.page(9) == state.page(5)).all() and (state.page(11) == state.page(6)).all()
+    assert (pools[PoolName.KV].page(12) == pools[PoolName.KV].page(0)).all()
+    with pytest.raises(ValueError, match="host_indices has 4 tokens: 4 pages have 16"):
+        cache.batch_get_v2([transfer(PoolName.MAMBA, names, [0])])
+
+    def usable(policy: str, window: list[str], asked: list[str] = names) -> tuple[int, dict[str, int], list[int] | None]:
+        wanted = PoolTransfer(PoolName.MAMBA, keys=window, hit_policy=PoolHitPolicy(policy))
+        result = cache.batch_exists_v2([*asked, *hashes(1, 990)], [wanted])
+        return result.kv_hit_pages, result.extra_pool_hit_pages, result.restorable_prefix_pages
+
+    # States exist at the ends of the second and the fourth page.
+    assert usable("trailing_pages", names[:1]) == (4, {"kv": 4, "mamba": 4}, [2, 4])
+    assert usable("trailing_pages", names[:2]) == (0, {"kv": 4}, [])
+    assert usable("all_pages", names) == (0, {"kv": 4}, [])
+    assert usable("all_pages", names, [names[1], names[3]]) == (2, {"kv": 2, "mamba": 2}, [1, 2])
+    assert usable("trailing_pages", names[:1], hashes(2, 980)) == (0, {}, [])
+    with pytest.raises(ValueError, match="block_groups"):
+        usable("block_groups", names)
+    cache.clear()
+    assert cache.batch_get_v2([wanted]) == {"mamba": [False] * 4}
+    cache.close()
+
+
+def test_ranks_with_mla_share_what_is_the_same_in_all(keys: Target) -> None:
+    class MLATokenToKVPoolHost(HostPool):
+        pass
+
+    names = hashes(1, 700)
+    pools = [("indexer", HostPool(), True), ("mamba", HostPool(), False), ("draft", HostPool(), False)]
+    pools.append(("draft", MLATokenToKVPoolHost(), True))
+    with nvlane.KeyValue(keys.address(1)) as client:
+        for name, pool, is_shared in pools:
+            prefix = f"{type(pool).__name__[:3]}/"
+            ranks = [storage(client, pool, is_mla_model=True, tp_rank=rank, prefix=prefix) for rank in range(2)]
+            for rank in ranks:
+                rank.register_mem_host_pool_v2(pool, PoolName(name))
+            assert ranks[0].batch_set_v2([transfer(PoolName(name), names, [0])]) == {name: [True]}
+            assert ranks[1].batch_get_v2([transfer(PoolName(name), names, [1])]) == {name: [is_shared]}
 
 
 def test_tensors_and_addresses(keys: Target) -> None:

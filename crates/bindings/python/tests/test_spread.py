@@ -3,7 +3,6 @@
 import asyncio
 import os
 import select
-import signal
 import time
 from collections.abc import Iterator
 from fractions import Fraction
@@ -53,7 +52,7 @@ def three() -> Iterator[list[Target]]:
     targets = [Target("kv:ram:256M") for _ in range(3)]
     yield targets
     for target in targets:
-        target.process.send_signal(signal.SIGCONT)
+        target.resume()
         target.kill()
 
 
@@ -131,7 +130,7 @@ def test_a_lost_target_costs_misses_and_is_used_again(three: list[Target]) -> No
 
         for turn, target in enumerate(three):
             if turn == 1:
-                target.process.send_signal(signal.SIGSTOP)
+                target.pause()
             else:
                 target.kill()
             # Each of four calls may wait for the deadline, on a busy machine longer.
@@ -142,7 +141,7 @@ def test_a_lost_target_costs_misses_and_is_used_again(three: list[Target]) -> No
                 assert time.monotonic() < deadline, cache.targets()
             assert not dict(zip(three, (up for _, up, _, _ in cache.targets())))[target]
             if turn == 1:
-                target.process.send_signal(signal.SIGCONT)
+                target.resume()
             else:
                 target.start()
             wait_until(cache, [True] * 3)
@@ -175,13 +174,13 @@ def test_values_that_are_replaced_are_at_one_target_alone(three: list[Target]) -
         assert all(cache.set_many(keys, [b"old"] * 30))
         names = dict.fromkeys(addresses(three), 1)
         lost = [key for key in keys if rank(key.encode(), names)[0] == addresses(three)[0]]
-        three[0].process.send_signal(signal.SIGSTOP)
+        three[0].pause()
         for method in (lambda: cache.get(lost[0]), lambda: cache.set(lost[0], b"new"), lambda: cache.delete(lost[0])):
             with pytest.raises(nvlane.CommandError):
                 method()
         kept = [key for key in keys if key not in lost]
         assert all(cache.set_many(kept, [b"new"] * len(kept)))
-        three[0].process.send_signal(signal.SIGCONT)
+        three[0].resume()
         wait_until(cache, [True] * 3)
         assert [cache.get(key) for key in kept] == [b"new"] * len(kept)
 

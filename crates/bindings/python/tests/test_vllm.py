@@ -219,6 +219,35 @@ def test_lookups_are_forgotten_with_their_requests(tier: Tier) -> None:
     tier.tier.on_request_finished(ReqContext(req_id="unknown"))
 
 
+def test_chunks_that_were_found_are_kept_until_their_requests_end() -> None:
+    target = Target("kv:ram:32M")
+    tier = Tier(target.address(1), "pinned/", lease=60)
+    other = nvlane.KeyValue(target.address(1))
+    chunks = [key(number) for number in range(CHUNKS)]
+    tier.fill()
+    assert tier.store(chunks, list(range(CHUNKS))).success
+    wanted = tier.memory.copy()
+    assert tier.lookup(chunks) == [LookupResult.HIT] * CHUNKS
+
+    def fill(round: str) -> None:
+        for number in range(80):
+            assert other.set_many([f"{round}-{number}"], [bytes(1 << 20)]) == [True]
+
+    fill("first")
+    tier.memory[...] = 0
+    assert tier.load(chunks, list(range(CHUNKS))).success
+    assert (tier.memory == wanted).all()
+    tier.tier.on_request_finished(CONTEXT)
+    # Behind the pins that are taken back on the same connection.
+    again = ReqContext(req_id="again")
+    tier.lookup([key(100)], again)
+    fill("second")
+    assert LookupResult.MISS in tier.lookup(chunks, again)
+    other.close()
+    tier.close()
+    target.stop()
+
+
 def test_what_differs_is_never_shared(keys: Target) -> None:
     with nvlane.KeyValue(keys.address(1)) as client:
         tier = Tier(client, "differs/")

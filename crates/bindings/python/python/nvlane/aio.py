@@ -217,9 +217,17 @@ class KeyValue(_Client[_nvlane.KeyValue]):
         """See nvlane.KeyValue.delete_many."""
         await self._run(self._client.delete_many, keys)
 
-    async def exists_many(self, keys: Iterable[str | Buffer]) -> list[bool]:
+    async def exists_many(self, keys: Iterable[str | Buffer], *, lease: int = 0) -> list[bool]:
         """See nvlane.KeyValue.exists_many."""
-        return await self._run(self._client.exists_many, keys)
+        return await self._run(self._client.exists_many, keys, lease=lease)
+
+    async def pin_many(self, keys: Iterable[str | Buffer], lease: int) -> list[bool]:
+        """See nvlane.KeyValue.pin_many."""
+        return await self._run(self._client.pin_many, keys, lease)
+
+    async def unpin_many(self, keys: Iterable[str | Buffer]) -> None:
+        """See nvlane.KeyValue.unpin_many."""
+        await self._run(self._client.unpin_many, keys)
 
     async def keys_after(self, after: str | Buffer | None = None) -> list[bytes]:
         """See nvlane.KeyValue.keys_after."""

@@ -33,11 +33,13 @@ logger = logging.getLogger(__name__)
 class _Lookup:
     """What is known of a key, as long as a request asks for it."""
 
-    __slots__ = ("is_asked", "is_there", "requests")
+    __slots__ = ("is_asked", "is_there", "pinned_until", "requests")
 
     def __init__(self) -> None:
         self.is_there: bool | None = None
         self.is_asked = False
+        # In time.monotonic(). Afterwards a pin taken back would be that of another host.
+        self.pinned_until = 0.0
         self.requests: set[str] = set()
 
 
@@ -61,6 +63,7 @@ class _NvlaneTier:
         address: str | KeyValue,
         prefix: str = "",
         ttl: int = 0,
+        lease: int = 0,
         options: Options | None = None,
         enable_kv_events: bool = False,
         locality: str | None = "REMOTE",
@@ -72,6 +75,7 @@ class _NvlaneTier:
         address: HOST[:PORT]/NQN[?ns=NSID] of a key-value namespace.
         prefix: precedes every key, so that several caches share a namespace.
         ttl: seconds for which a chunk is kept; 0 for ever, or until the target evicts it.
+        lease: seconds for which a chunk that was found is not evicted before the requests that asked for it have ended; 0: it may be.
         options: those of nvlane.KeyValue; by default 4 lanes, commands that end 1 second after the target is lost, and 10
             seconds for each command.
         enable_kv_events, locality: as of vLLM's own tiers.
@@ -91,7 +95,7 @@ class _NvlaneTier:
         self._memory = primary_kv_view.cast("B")
         same = identity(engine="vllm", run=mapper.get_run_config(), rank=mapper.rank, chunk_bytes=self._chunk_bytes)
         self._start = f"{checked_prefix(prefix)}vllm/{same}/".encode()
-        self._ttl = ttl
+        self._ttl, self._lease = ttl, lease
         events = offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[Any] | None = [] if enable_kv_events and events else None
         if enable_kv_events and not events:
@@ -134,9 +138,10 @@ class _NvlaneTier:
         self._to_ask = []
         if not keys:
             return
+        pinned_until = time.monotonic() + self._lease
         for key in keys:
-            self._lookups[key].is_asked = True
-        number = self._loads.exists_many(self._names(keys), completions=self._completions)
+            self._lookups[key].is_asked, self._lookups[key].pinned_until = True, pinned_until
+        number = self._loads.exists_many(self._names(keys), lease=self._lease, completions=self._completions)
         self._under_way[number] = keys
 
     def on_new_request(self, req_context: Any) -> Any:
@@ -145,12 +150,14 @@ class _NvlaneTier:
 
     def on_request_finished(self, req_context: Any) -> None:
         """Forgets what only this request asked for."""
+        forgotten = []
         for key in self._keys_of.pop(req_context.req_id, ()):
             found = self._lookups[key]
             found.requests.discard(req_context.req_id)
             # An answer that is under way may serve the next request.
             if not found.requests and (found.is_there is not None or not found.is_asked):
-                del self._lookups[key]
+                forgotten.append(key)
+        self._forget(forgotten)
 
     # Transfers between the CPU cache and the target.
 
@@ -239,14 +246,25 @@ class _NvlaneTier:
                 self._answer(what, result if error is None else [False] * len(what))
 
     def _answer(self, keys: list[bytes], found: list[bool]) -> None:
+        forgotten = []
         for key, is_there in zip(keys, found):
             lookup = self._lookups.get(key)
             if lookup is None:
                 continue
-            if lookup.requests:
-                lookup.is_there = is_there
-            else:
-                del self._lookups[key]
+            lookup.is_there = is_there
+            if not is_there:
+                lookup.pinned_until = 0.0
+            if not lookup.requests:
+                forgotten.append(key)
+        self._forget(forgotten)
+
+    def _forget(self, keys: list[bytes]) -> None:
+        """Forgets keys that no request asks for any more, and takes their pins back."""
+        lookups, now = [(key, self._lookups.pop(key)) for key in keys], time.monotonic()
+        pinned = [key for key, lookup in lookups if lookup.pinned_until > now]
+        if pinned and not self._is_closed:
+            number = self._loads.unpin_many(self._names(pinned), completions=self._completions)
+            self._under_way[number] = None
 
     def _end(self, job_id: int, job: _Job, results: list[bool | None] | None) -> None:
         """Notes the end of a job. `results`: which chunks were loaded or stored; None if it failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import enum
 from typing import Any
 
 
@@ -24,11 +25,52 @@ class HiCacheStorageConfig:
     dcp_rank: int = 0
 
 
+class PoolName(str, enum.Enum):
+    KV = "kv"
+    MAMBA = "mamba"
+    INDEXER = "indexer"
+    DRAFT = "draft"
+
+
+class PoolHitPolicy(str, enum.Enum):
+    ALL_PAGES = "all_pages"
+    TRAILING_PAGES = "trailing_pages"
+    BLOCK_GROUPS = "block_groups"
+
+
+@dataclasses.dataclass
+class PoolTransfer:
+    name: PoolName
+    host_indices: Any = None
+    device_indices: Any = None
+    keys: list[str] | None = None
+    hit_policy: PoolHitPolicy = PoolHitPolicy.ALL_PAGES
+
+
+@dataclasses.dataclass
+class PoolTransferResult:
+    kv_hit_pages: int
+    extra_pool_hit_pages: dict[str, int]
+    restorable_prefix_pages: list[int] | None = None
+
+
 class HiCacheStorage(abc.ABC):
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         self.mem_pool_host = mem_pool_host
 
     def on_host_pools_registered(self) -> None: ...
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        raise NotImplementedError
+
+    def batch_exists_v2(self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
+        raise NotImplementedError
+
+    def batch_get_v2(self, transfers: list[PoolTransfer], extra_info: Any = None) -> dict[str, list[bool]]:
+        raise NotImplementedError
+
+    def batch_set_v2(self, transfers: list[PoolTransfer], extra_info: Any = None) -> dict[str, list[bool]]:
+        raise NotImplementedError
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         raise NotImplementedError
