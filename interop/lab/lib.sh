@@ -2,7 +2,8 @@
 #
 # The outside gives $TARGET_NQN, and to linux-host behaviours $TARGET_ADDR, $TARGET_PORT and
 # $DISCOVERY_PORT, to linux-target behaviours $OUTSIDE_ADDR. $STAND_IN is set when nvlane
-# is not there: "nvmet" (in this guest) is the target, or "probe" the host.
+# is not there: "nvmet" (in this guest) is the target, or "probe" the host. $WHOLE is set unless
+# the behaviour is to be short.
 # shellcheck shell=bash
 set -E -o pipefail
 trap 'echo "FAIL: line $LINENO: $BASH_COMMAND"' ERR
@@ -16,6 +17,9 @@ say() { echo "[$SECONDS s] $*"; }
 
 # Is nvlane not there? For what its stand-in cannot do.
 stand_in() { [ -n "${STAND_IN:-}" ]; }
+
+# Is every part of the behaviour tried? Where not (make test), the parts that differ little from others are left out.
+whole() { [ -n "${WHOLE:-}" ]; }
 
 # The kernel is going to lose its target, and may say so.
 expect_disruption() { touch /tmp/disruption; }
@@ -140,14 +144,16 @@ perf_is_good() {
 }
 
 # verified_perf <ROWS: runs `nvlane perf --verify` on namespace $NSID (1). A row is a block size,
-# then depth and lanes without digests, with header digest, with data digest, with both.
+# then depth and lanes without digests, with header digest, with data digest, with both: unless everything is tried, the
+# first pair without and the second with both.
 verified_perf() {
-    local bytes row digests length
+    local bytes row digests length settings=("" "-H -I")
+    if whole; then settings=("" "-H" "-I" "-H -I"); fi
     while read -r bytes row; do
         # Of large blocks an emulated guest may move only a few in a second: too few for both kinds of I/O.
         length="-t 0.5"
         ((bytes < 131072)) || length="-d 16"
-        for digests in "" "-H" "-I" "-H -I"; do
+        for digests in "${settings[@]}"; do
             # shellcheck disable=SC2086
             set -- $row
             row=${*:3}

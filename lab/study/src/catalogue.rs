@@ -6,7 +6,7 @@ use crate::experiments::{
     core_latency, core_scaling, cost, digests, generator, idle, inline_send, iosize, kv_accesses,
     kv_allocation, kv_atomics, kv_batching, kv_cache, kv_clients, kv_hit_ratio, kv_hot_keys, kv_large,
     kv_memory, kv_neighbour, kv_peers, kv_scaling, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes,
-    mtu, qos, stacks, tls,
+    mtu, programs, qos, stacks, tls,
 };
 
 /// An experiment of the catalogue.
@@ -52,6 +52,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<tls::Tls>(tls::ABOUT),
     Entry::of::<mtu::Mtu>(mtu::ABOUT),
     Entry::of::<generator::Generators>(generator::ABOUT),
+    Entry::of::<programs::Programs>(programs::ABOUT),
     Entry::of::<ceph::Ceph>(ceph::ABOUT),
     Entry::of::<kv_batching::KvBatching>(kv_batching::ABOUT),
     Entry::of::<kv_vector::KvVector>(kv_vector::ABOUT),

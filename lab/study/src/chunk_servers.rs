@@ -134,8 +134,8 @@ impl ChunkStore for TextChunks {
             let line = self.line()?;
             chunk.end = match line.as_str() {
                 "+OK" | "STORED" => ChunkEnd::Moved,
-                // It takes the value and throws it away.
-                full if full.starts_with("SERVER_ERROR out of memory") => ChunkEnd::Failed,
+                // It takes the value, or the rest of it, and throws it away.
+                full if full.to_lowercase().starts_with("server_error out of memory") => ChunkEnd::Failed,
                 _ => return Err(PromptError::Answer(line)),
             };
         }
@@ -304,10 +304,14 @@ mod tests {
 
     #[test]
     fn a_store_without_room_is_counted() {
-        let parts = &["SERVER_ERROR out of memory storing object\r\nSTORED\r\n"][..];
-        let mut chunks = three();
-        let mut server = TextChunks::connect(answering(parts), Protocol::Memcached).expect("a connection");
-        server.store(&mut chunks[..2]).expect("answers");
-        assert_eq!([chunks[0].end, chunks[1].end], [ChunkEnd::Failed, ChunkEnd::Moved]);
+        for part in [
+            &["SERVER_ERROR out of memory storing object\r\nSTORED\r\n"],
+            &["SERVER_ERROR Out of memory during read\r\nSTORED\r\n"],
+        ] {
+            let mut chunks = three();
+            let mut server = TextChunks::connect(answering(part), Protocol::Memcached).expect("a connection");
+            server.store(&mut chunks[..2]).expect("answers");
+            assert_eq!([chunks[0].end, chunks[1].end], [ChunkEnd::Failed, ChunkEnd::Moved]);
+        }
     }
 }

@@ -66,6 +66,11 @@ pub trait Experiment {
         true
     }
 
+    /// Processes of this machine that take part without being started by the study: their time is no disturbance.
+    fn partners(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// Measures a cell once. Targets that it needs are started on first use, and kept.
     ///
     /// # Errors

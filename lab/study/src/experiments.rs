@@ -37,6 +37,7 @@ pub(crate) mod layers;
 pub(crate) mod low_load_latency;
 pub(crate) mod mixed_lanes;
 pub(crate) mod mtu;
+pub(crate) mod programs;
 pub(crate) mod qos;
 pub(crate) mod stacks;
 pub(crate) mod tls;

@@ -34,6 +34,7 @@ mod experiments;
 pub mod figure;
 mod file_target;
 mod file_target_kind;
+mod fio;
 mod format;
 pub mod headline;
 pub mod held_lanes;

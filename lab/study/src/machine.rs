@@ -71,7 +71,7 @@ pub fn run(
             let cell = &cells[index].cell;
             progress.on_step(&Step { experiment: about.name, cell: &cell.name, turn, count, round, rounds });
             drop((bench.take_noted(), bench.take_latency()));
-            let watch = Watch::start(bench)?;
+            let watch = Watch::start(bench, experiment.partners())?;
             let measured = if experiment.spins(cell) {
                 one_regime::measure(bench, || experiment.measure(cell, bench))
             } else {
@@ -124,25 +124,27 @@ const WATCHED_NS_MIN: u64 = 100_000_000;
 #[derive(Debug)]
 struct Watch {
     census: Census,
-    /// The study server, if it is a process of this machine.
+    /// Processes of this machine that take part: those of the experiment, and the study server if it is one.
     partners: Vec<u32>,
+    /// Whether the study server is on another machine.
+    is_server_there: bool,
 }
 
 impl Watch {
-    fn start(bench: &Bench) -> Result<Self, Error> {
+    fn start(bench: &Bench, mut partners: Vec<u32>) -> Result<Self, Error> {
         bench.forget_cores();
         let server = bench.server.as_ref().map(|server| server.watch_others()).transpose()?;
-        let partners = match server {
-            Some(Counts::Here(process)) => vec![process],
-            Some(Counts::There) | None => Vec::new(),
-        };
-        Ok(Self { census: Census::now(&partners), partners })
+        let is_server_there = matches!(server, Some(Counts::There));
+        if let Some(Counts::Here(process)) = server {
+            partners.push(process);
+        }
+        Ok(Self { census: Census::now(&partners), partners, is_server_there })
     }
 
     fn end(self, bench: &Bench) -> Result<Vec<(Place, Others)>, Error> {
         let census = Census::now(&self.partners);
         let mut others = vec![(Place::Here, census.others_since(&self.census, &bench.used_cores()))];
-        if let Some(server) = bench.server.as_ref().filter(|_| self.partners.is_empty()) {
+        if let Some(server) = bench.server.as_ref().filter(|_| self.is_server_there) {
             others.push((Place::Targets, server.others()?));
         }
         // The kernel counts in hundredths of a second.

@@ -5,6 +5,17 @@ use std::io;
 
 use crate::error::Error;
 
+/// Processes of this machine with one of these names.
+pub(crate) fn named(names: &[&str]) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let found = processes.filter_map(|process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let name = fs::read_to_string(process.path().join("comm")).ok()?;
+        names.contains(&name.trim_end()).then_some(pid)
+    });
+    found.collect()
+}
+
 /// Processor time of all live threads of a process, ns. `/proc/PID/stat` counts in hundredths of a second, but includes
 /// threads that have ended.
 pub(crate) fn run_ns(pid: u32) -> Result<u64, Error> {
@@ -117,6 +128,13 @@ fn parse_counter(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_process_is_found_by_its_name() {
+        let name = fs::read_to_string("/proc/self/comm").expect("it has one");
+        assert!(named(&["another", name.trim_end()]).contains(&std::process::id()));
+        assert!(named(&["no such program"]).is_empty());
+    }
 
     #[test]
     fn time_and_memory_are_read_as_the_kernel_writes_them() {

@@ -126,6 +126,7 @@ const FORMS: &[(&str, &str)] = &[
     ("kops_per_watt_{}", "thousand operations per second for each watt, {}"),
     ("watts_{}", "watts, {}"),
     ("{}_zipf_small_ops_per_cpu", "operations per core, mix {}, Zipf, small values"),
+    ("caravans_gain_{}", "gain of caravans, {}"),
     ("gain_without_offloads_{}", "gain without offloads, {}"),
     ("added_p50_us_{}", "p50 above the file itself, {}"),
     ("machine_time_over_{}_read_qd32", "machine's time for a read at depth 32, nvlane over {}"),

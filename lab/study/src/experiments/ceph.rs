@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
-
 use super::prelude::*;
+use crate::{fio, process};
 
 const KINDS: [&str; 2] = ["randread", "randwrite"];
 const DEPTHS: [u32; 4] = [1, 4, 16, 64];
@@ -14,6 +13,9 @@ const FIO: &str = "fio";
 
 /// The image, as POOL/IMAGE.
 const IMAGE: &str = "NVLANE_CEPH_IMAGE";
+
+/// The cluster's processes.
+const DAEMONS: [&str; 3] = ["ceph-mon", "ceph-osd", "ceph-mgr"];
 
 /// The part of the image that is written first, and then worked on.
 const MIB: u64 = 256;
@@ -28,7 +30,7 @@ pub(crate) const ABOUT: About = About {
     method: "Random reads and writes of 4 KiB in the first 256 MiB of an image: through a target with one reactor, and by fio's rbd \
              engine, which calls librbd itself. Both without librbd's cache, one after the other, since only one may write. The image is \
              that of NVLANE_CEPH_IMAGE=POOL/IMAGE, at least 256 MiB that are overwritten; the cluster that of CEPH_CONF, with the key of \
-             client.admin. The cluster's own processes may run anywhere, but they take processor time of both if they are here.",
+             client.admin. The cluster's own processes may run anywhere; here they take processor time of both, which is not taken for a disturbance.",
     claims: &[],
     machines: Machines::Here("the image is reached from the machine of the load"),
     judged_by: "iops",
@@ -84,6 +86,10 @@ impl Experiment for Ceph {
 
     fn seen(&self) -> Vec<String> {
         self.version.iter().cloned().collect()
+    }
+
+    fn partners(&self) -> Vec<u32> {
+        process::named(&DAEMONS)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -199,47 +205,14 @@ impl Fio<'_> {
             arguments.push(format!("--cpus_allowed={}", cores.host));
         }
         let output = self.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
-        let result = serde_json::from_slice(&output.stdout).ok().and_then(|json| parse_fio(&json));
-        result.ok_or_else(|| Error::Load("fio has no results".into()))
+        fio::values(&output.stdout)
     }
-}
-
-/// Throughput and latency of fio's only job, in the direction that it has.
-fn parse_fio(json: &Value) -> Option<Values> {
-    let job = json.get("jobs")?.get(0)?;
-    let mut directions = ["read", "write"].into_iter().filter_map(|direction| job.get(direction));
-    let iops = |part: &Value| part.get("iops").and_then(Value::as_f64);
-    let part = directions.find(|part| iops(part).is_some_and(|iops| iops > 0.0))?;
-    let latency = part.get("clat_ns")?;
-    let percentile = |name: &str| Some(latency.get("percentile")?.get(name)?.as_f64()? / 1e3);
-    Some(Values::from([
-        ("iops", iops(part)?),
-        ("p50_us", percentile("50.000000")?),
-        ("p99_us", percentile("99.000000")?),
-        ("mean_us", latency.get("mean")?.as_f64()? / 1e3),
-    ]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::experiments::testing::{headline_of, of_key};
-
-    #[test]
-    fn results_of_fio_are_read() {
-        let none = serde_json::json!({ "iops": 0.0, "clat_ns": { "mean": 0.0 } });
-        let some = serde_json::json!({
-            "iops": 2000.0,
-            "clat_ns": { "mean": 500_000.0, "percentile": { "50.000000": 400_000, "99.000000": 900_000 } }
-        });
-        let expected =
-            Values::from([("iops", 2e3), ("p50_us", 400.0), ("p99_us", 900.0), ("mean_us", 500.0)]);
-        for (read, write) in [(&none, &some), (&some, &none)] {
-            let json = serde_json::json!({ "jobs": [{ "read": read, "write": write }] });
-            assert_eq!(parse_fio(&json), Some(expected.clone()));
-        }
-        assert_eq!(parse_fio(&serde_json::json!({ "jobs": [{ "read": none, "write": none }] })), None);
-    }
 
     #[test]
     fn the_worst_cell_counts() {

@@ -2,11 +2,11 @@
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use host::Address;
 use load::runner::LocalStorage;
 use store::FileKind;
 
@@ -40,17 +40,14 @@ impl KernelHost {
     ///
     /// # Errors
     /// The kernel refuses, or the namespace does not become a block device in time.
-    pub(crate) fn connect(
-        transport: Transport,
-        address: SocketAddr,
-        nqn: &str,
-        queue_count: u32,
-    ) -> Result<Self, Error> {
+    pub(crate) fn connect(transport: Transport, address: &Address, queue_count: u32) -> Result<Self, Error> {
+        let (Address { host: ip, .. }, Some(port), Some(nqn)) = (address, address.port, &address.subsystem)
+        else {
+            return Err(Error::Target(format!("has the address {address}")));
+        };
         let options = format!(
-            "transport={},traddr={},trsvcid={},nqn={nqn},nr_io_queues={queue_count}",
+            "transport={},traddr={ip},trsvcid={port},nqn={nqn},nr_io_queues={queue_count}",
             transport.name(),
-            address.ip(),
-            address.port()
         );
         let fabrics = Path::new(FABRICS);
         let failed = |error| refused(fabrics, &error);

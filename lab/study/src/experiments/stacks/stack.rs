@@ -1,7 +1,5 @@
 //! A host and a target, and how a load runs on them.
 
-use std::net::SocketAddr;
-
 use load::runner::Finished;
 
 use crate::bench::{FarSide, Load};
@@ -146,12 +144,7 @@ impl Stack {
     /// Runs a load on the block device that the kernel's host makes of a target.
     fn run_kernel(self, bench: &Bench, far: FarSide<'_>, load: QueueLoad) -> Result<Finished, Error> {
         let FarSide { address, account, .. } = far;
-        let (Ok(ip), Some(port), Some(nqn)) =
-            (address.host.to_string().parse(), address.port, &address.subsystem)
-        else {
-            return Err(Error::Target(format!("has the address {address}")));
-        };
-        let host = KernelHost::connect(self.transport, SocketAddr::new(ip, port), nqn.as_str(), load.jobs)?;
+        let host = KernelHost::connect(self.transport, address, load.jobs)?;
         bench.run_device(&host.storage(), account, of_bench(bench, load))
     }
 }
