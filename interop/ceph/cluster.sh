@@ -71,7 +71,7 @@ stop() {
         [ -e "$file" ] || continue
         pid=$(cat "$file")
         # It is a daemon of this cluster: its files are here.
-        if tr '\0' ' ' < "/proc/$pid/cmdline" 2> /dev/null | grep -q '^ceph-\(mon\|osd\) '; then
+        if tr '\0' ' ' 2> /dev/null < "/proc/$pid/cmdline" | grep -q '^ceph-\(mon\|osd\) '; then
             kill "$pid" 2> /dev/null || true
             for _ in $(seq 100); do
                 kill -0 "$pid" 2> /dev/null || break

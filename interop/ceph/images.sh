@@ -18,7 +18,7 @@ ceph auth get-or-create client.nvlane mon 'profile rbd' osd 'profile rbd pool=rb
 { echo '[global]'; grep mon_host "$CEPH_CONF"; echo "keyring = $PWD/nvlane.keyring"; } > nvlane.conf
 place="rbd:$image?conf=$PWD/nvlane.conf&id=nvlane"
 # A target for one command.
-serve() { timeout -k 10 120 "$NVLANE" --log info target --listen 127.0.0.1:0 --namespace "$1" "${@:3}" --run "$2"; }
+serve() { timeout -k 10 600 "$NVLANE" --log info target --listen 127.0.0.1:0 --namespace "$1" "${@:3}" --run "$2"; }
 refused() { # SPEC TEXT
     if serve "$1" true > refused.log 2>&1; then fail "$1 was not refused"; fi
     grep -qF "$2" refused.log || { cat refused.log; fail "$1 is not refused with: $2"; }
@@ -51,6 +51,36 @@ for start, length in (5 << 20, 1 << 20), (8 << 20, 1 << 20), (4096, 3 * 4096):
     before[start:start + length] = bytes(length)
 before[:4096] = bytes([7]) * 4096
 assert now == before, next(i for i in range(len(now)) if now[i] != before[i])'
+
+echo '# holes are known from the object map'
+cat > sparse.py <<'END'
+import json, nbd, os
+h = nbd.NBD()
+h.add_meta_context("base:allocation")
+h.connect_uri(os.environ["NVLANE_DEVICE"])
+h.pwrite(bytes([7]) * 4096, 9 << 20)
+h.trim(4 << 20, 0)
+extents = []
+h.block_status(h.get_size(), 0, lambda context, offset, entries, error: extents.extend(zip(entries[::2], entries[1::2])))
+wanted = [(mib << 20, flags) for mib, flags in json.loads(os.environ["WANTED"])]
+assert extents == wanted, extents
+END
+sparse() { WANTED=$2 serve "$1" '"$NVLANE" attach nbd "$NVLANE_ADDR" --run "/usr/bin/python3 sparse.py"'; }
+thin="rbd:rbd/thin?conf=$PWD/nvlane.conf&id=nvlane"
+rbd rm --no-progress rbd/thin 2> /dev/null || true
+sparse "$thin&create=32M" '[[8, 3], [4, 0], [20, 3]]'
+rbd snap create --no-progress rbd/thin@parent
+rbd snap protect rbd/thin@parent
+rbd clone rbd/thin@parent rbd/clone
+sparse "rbd:rbd/clone?conf=$PWD/nvlane.conf&id=nvlane" '[[32, 0]]'
+rbd flatten --no-progress rbd/clone
+sparse "rbd:rbd/clone?conf=$PWD/nvlane.conf&id=nvlane" '[[8, 3], [4, 0], [20, 3]]'
+rbd feature disable rbd/thin fast-diff
+sparse "$thin" '[[32, 0]]'
+rbd rm --no-progress rbd/clone
+rbd snap unprotect rbd/thin@parent
+rbd snap purge --no-progress rbd/thin
+rbd rm --no-progress rbd/thin
 
 echo '# the same identity before every target, another one for a snapshot, which is not written'
 identity() { serve "$1" '"$NVLANE" identify "$NVLANE_ADDR" -o json' 2> identity.log | grep -oi '"nguid": *"[^"]*"'; }

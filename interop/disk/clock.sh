@@ -47,7 +47,9 @@ for storage in kv:ram:32M 'kv:file:/tmp/keys?size=64M'; do
     [[ $storage = kv:file:* ]] || { kill "$TARGET"; wait "$TARGET"; }
 done
 
-for stop in "KILL -86400" "TERM 3600" "KILL 3600" "TERM -86400"; do
+stops=("KILL -86400" "TERM 3600")
+if whole; then stops+=("KILL 3600" "TERM -86400"); fi
+for stop in "${stops[@]}"; do
     read -r signal step <<<"$stop"
     ask 'set short 0 3 1' x >/dev/null
     sleep 5

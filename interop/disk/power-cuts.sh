@@ -209,8 +209,10 @@ FILES
 }
 
 on_device uring
-on_device epoll
-on_device_by_fio uring
-above uring
+if whole; then
+    on_device epoll
+    on_device_by_fio uring
+    above uring
+fi
 below epoll
 modprobe -r brd

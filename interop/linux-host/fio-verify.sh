@@ -4,7 +4,9 @@
 # Outside: namespace 1 of 64 MiB.
 . /lab/lib.sh
 
-for digests in "" "--hdr-digest --data-digest"; do
+settings=("--hdr-digest --data-digest")
+if whole; then settings+=(""); fi
+for digests in "${settings[@]}"; do
     # shellcheck disable=SC2086
     connect --nr-io-queues 2 --nr-write-queues 1 $digests
     verified_fio --filename="$DISK" --rw=randrw --numjobs=2 --offset_increment=32M --stonewall \

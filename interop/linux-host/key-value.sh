@@ -72,3 +72,20 @@ done
 delete key || fail "delete: $(cat /tmp/said)"
 ! exist key || fail "a deleted key exists"
 delete key || fail "to delete nothing is no error: $(cat /tmp/said)"
+
+# As Mooncake's NVMe-KV storage sends them: keys of 16 bytes with 01h as the twelfth, a number of 512-byte blocks in Dword 12, stores
+# only of what is not there, and a first read of 4 KiB whose result tells the length.
+key=$(printf 'mooncake-ke\001tail')
+head -c 8192 /dev/urandom >/tmp/object
+object() { kv 0x01 "$key" --cdw10=8192 --cdw11=0x210 --cdw12=15 -w -l 8192 -i /tmp/object; }
+object || fail "an object: $(cat /tmp/said)"
+! object || fail "the object was stored twice"
+grep -qi '0x[0-9a-f]*89' /tmp/said || fail "the status of the second store is not 89h, Key Exists: $(cat /tmp/said)"
+kv 0x02 "$key" --cdw10=4096 --cdw11=16 --cdw12=7 -r -l 4096 -b || fail "the first 4 KiB: $(cat /tmp/said)"
+cmp <(head -c 4096 /tmp/read) <(head -c 4096 /tmp/object) || fail "the first 4 KiB are other bytes"
+kv 0x02 "$key" --cdw10=0 --cdw11=16 || fail "the length: $(cat /tmp/said)"
+grep -qi 'result: *0x0*2000' /tmp/said /tmp/read || fail "the length is not 8192: $(cat /tmp/said /tmp/read)"
+kv 0x02 "$key" --cdw10=8192 --cdw11=16 --cdw12=15 -r -l 8192 -b && cmp <(head -c 8192 /tmp/read) /tmp/object || fail "the object came back otherwise"
+kv 0x10 "$key" --cdw11=16 || fail "delete the object: $(cat /tmp/said)"
+! kv 0x02 "$key" --cdw10=4096 --cdw11=16 --cdw12=7 -r -l 4096 -b || fail "a deleted object is there"
+grep -qi '0x[0-9a-f]*87' /tmp/said || fail "the status is not 87h, Key Does Not Exist: $(cat /tmp/said)"

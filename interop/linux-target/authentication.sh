@@ -33,7 +33,8 @@ for hash in sha256 sha384 sha512; do
 done
 stand_in && exit
 # One hash function for each of the larger groups, in which an emulated guest computes for seconds.
-declare -A groups=([sha256]=ffdhe6144 [sha384]="ffdhe3072 ffdhe8192" [sha512]=ffdhe4096)
+declare -A groups=([sha384]=ffdhe3072)
+if whole; then groups=([sha256]=ffdhe6144 [sha384]="ffdhe3072 ffdhe8192" [sha512]=ffdhe4096); fi
 for hash in "${!groups[@]}"; do
     for group in ${groups[$hash]}; do
         echo "hmac($hash)" >"$ENTRY/dhchap_hash"

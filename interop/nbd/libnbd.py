@@ -42,6 +42,22 @@ def pattern(seed, length):
     return random.Random(seed).randbytes(length)
 
 
+def status(handle, length, offset, flags=0):
+    """The extents of a range: their lengths and status."""
+    found = []
+    handle.block_status(length, offset, lambda name, at, entries, err: found.append((name, at, entries)), flags)
+    assert len(found) == 1 and found[0][:2] == ("base:allocation", offset), found
+    entries = found[0][2]
+    return list(zip(entries[::2], entries[1::2]))
+
+
+def is_near(found, expected):
+    """Whether extents are the expected ones, or begin and end up to 2 MiB away: storage in RAM may have huge pages."""
+    ends = lambda extents: [sum(length for length, _ in extents[: end + 1]) for end in range(len(extents))]
+    same = [kind for _, kind in found] == [kind for _, kind in expected]
+    return same and all(abs(a - b) <= 2 << 20 for a, b in zip(ends(found), ends(expected)))
+
+
 def exercise(structured):
     handle = connect(structured)
     assert handle.get_structured_replies_negotiated() == structured
@@ -83,6 +99,28 @@ def exercise(structured):
         extents = []
         handle.block_status(8 << 20, 1 << 20, lambda name, offset, entries, err: extents.append((name, offset, entries)))
         assert extents == [("base:allocation", 1 << 20, [8 << 20, 0])], extents
+        handle.zero(SIZE, 0)
+        assert status(handle, SIZE, 0) == [(SIZE, 3)]
+        for place in (8 << 20, 24 << 20, SIZE - (2 << 20)):
+            handle.pwrite(large[: 2 << 20], place)
+        parts = [(8 << 20, 3), (2 << 20, 0), (14 << 20, 3), (2 << 20, 0), (36 << 20, 3), (2 << 20, 0)]
+        found = status(handle, SIZE, 0)
+        assert is_near(found, parts), found
+        assert status(handle, SIZE, 0, nbd.CMD_FLAG_REQ_ONE) == found[:1]
+        assert status(handle, 1 << 20, 9 << 20) == [(1 << 20, 0)]
+        if found == parts:
+            assert status(handle, 2 * BLOCK, (10 << 20) - BLOCK) == [(BLOCK, 0), (BLOCK, 3)]
+            assert status(handle, 2 * BLOCK, (10 << 20) - BLOCK, nbd.CMD_FLAG_REQ_ONE) == [(BLOCK, 0)]
+        ignore = lambda *entries: 0
+        fails(errno.EINVAL, handle.block_status, 2 * BLOCK, SIZE - BLOCK, ignore)
+        fails(errno.EINVAL, handle.block_status, BLOCK, SIZE, ignore)
+        fails(errno.EINVAL, handle.block_status, BLOCK, 1, ignore)
+        fails(errno.EINVAL, handle.block_status, 0, 0, ignore)
+        handle.trim(SIZE, 0)
+        assert status(handle, SIZE, 0) == [(SIZE, 3)]
+        other = connect(context=False)
+        fails(errno.EINVAL, other.block_status, BLOCK, 0, ignore)
+        other.shutdown()
     else:
         assert len(handle.pread(4 << 20, 0)) == 4 << 20
         fails(errno.EINVAL, handle.pread, (4 << 20) + BLOCK, 0)
@@ -196,9 +234,28 @@ def extended_client():
     client.sendall(head.pack(0x21E41C71, 0, 0, 6, 8192, 4096))
     assert head.unpack(receive(client, 32)) == (0x6E8A278C, 1, 1, 6, 8192, 4104)
     assert receive(client, 4104) == struct.pack(">Q", 8192) + data
-    client.sendall(head.pack(0x21E41C71, 0, 7, 7, 0, SIZE))
-    assert head.unpack(receive(client, 32)) == (0x6E8A278C, 1, 6, 7, 0, 24)
-    assert struct.unpack(">IIQQ", receive(client, 24)) == (1, 1, SIZE, 0)
+    client.sendall(head.pack(0x21E41C71, 0, 6, 7, 0, SIZE))
+    assert head.unpack(receive(client, 32)) == (0x6E8A278C, 1, 0, 7, 0, 0)
+    client.sendall(head.pack(0x21E41C71, 0, 7, 8, 0, SIZE))
+    assert head.unpack(receive(client, 32)) == (0x6E8A278C, 1, 6, 8, 0, 24)
+    assert struct.unpack(">IIQQ", receive(client, 24)) == (1, 1, SIZE, 3)
+    client.sendall(head.pack(0x21E41C71, 32, 1, 9, 4 << 20, 2 << 20) + pattern(5, 2 << 20))
+    assert head.unpack(receive(client, 32)) == (0x6E8A278C, 1, 0, 9, 4 << 20, 0)
+    client.sendall(head.pack(0x21E41C71, 0, 7, 10, 0, SIZE))
+    assert head.unpack(receive(client, 32)) == (0x6E8A278C, 1, 6, 10, 0, 8 + 3 * 16)
+    context, count, *parts = struct.unpack(">II6Q", receive(client, 56))
+    assert (context, count) == (1, 3)
+    found = list(zip(parts[::2], parts[1::2]))
+    assert is_near(found, [(4 << 20, 3), (2 << 20, 0), (SIZE - (6 << 20), 3)]), found
+    # Whatever it is that does not fit: an error in a chunk, and the connection goes on.
+    for cookie, flags, offset, length in [(11, 0, 0, 0), (12, 0, SIZE, BLOCK), (13, 0, BLOCK, 1 << 63), (14, 4, 0, BLOCK)]:
+        client.sendall(head.pack(0x21E41C71, flags, 7, cookie, offset, length))
+        magic, last, kind, of, at, bytes_left = head.unpack(receive(client, 32))
+        assert (magic, last, kind, of, at) == (0x6E8A278C, 1, 0x8001, cookie, offset)
+        assert struct.unpack(">I", receive(client, bytes_left)[:4]) == (errno.EINVAL,)
+    client.sendall(head.pack(0x21E41C71, 8, 7, 15, 0, SIZE))
+    assert head.unpack(receive(client, 32)) == (0x6E8A278C, 1, 6, 15, 0, 24)
+    assert struct.unpack(">IIQQ", receive(client, 24)) == (1, 1, *found[0])
     client.close()
 
 

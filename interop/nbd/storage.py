@@ -4,101 +4,28 @@ qcow2 image. Verified load over nvlane's host, and over a server that is killed 
 Outside: NVLANE, the program; an empty working directory. With LONG, programs of libnbd, qemu and fio run over the whole chain
 (tools.sh), and the server is killed more often."""
 
-import atexit
 import errno
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import nbd
+from chain import BLOCK, BRIDGE, CORES, VERIFY, Chain, check_image, flush, run_target, serve, start, stop, target_command
 
-NVLANE = os.environ["NVLANE"]
 LONG = bool(os.environ.get("LONG"))
 HERE = os.path.dirname(os.path.realpath(__file__))
-BLOCK = 4096
-# Two reactors, where there are two cores.
-CORES = ",".join(str(core) for core in sorted(os.sched_getaffinity(0))[:2])
 SERVER = os.path.abspath("server.sock")
-BRIDGE = os.path.abspath("bridge.sock")
 STORAGE = f"nbd+unix:///?socket={SERVER}"
-
-children = []
-
-
-def start(command, **options):
-    """Starts a process that does not outlive this one."""
-    children.append(subprocess.Popen(command, **options))
-    return children[-1]
-
-
-def stop(process, how=signal.SIGTERM):
-    process.send_signal(how)
-    process.wait(20)
-
-
-atexit.register(lambda: [child.kill() for child in children])
-
-
-def serve(*command):
-    """An NBD server at its socket."""
-    if os.path.exists(SERVER):
-        os.unlink(SERVER)
-    process = start(command)
-    until = time.monotonic() + 10
-    while not os.path.exists(SERVER):
-        assert time.monotonic() < until and process.poll() is None, f"{command[0]} does not start"
-        time.sleep(0.01)
-    return process
 
 
 def nbdkit(*plugin):
-    return serve("nbdkit", "--foreground", "--exit-with-parent", f"--unix={SERVER}", *plugin)
+    return serve(SERVER, "nbdkit", "--foreground", "--exit-with-parent", f"--unix={SERVER}", *plugin)
 
 
 def qemu_nbd(image, *options):
-    return serve("qemu-nbd", "--persistent", f"--socket={SERVER}", "--format=qcow2", "--discard=unmap", *options, image)
-
-
-def target_command(storage, reactors):
-    return [NVLANE, "--log", "error", "target", "--listen", "127.0.0.1:0", "--cores", reactors, "--namespace", storage]
-
-
-def run_target(storage, command, reactors=CORES):
-    """Runs a shell command while a target serves the storage. Returns its output."""
-    whole = [*target_command(storage, reactors), "--run", command]
-    ended = subprocess.run(whole, capture_output=True, text=True, timeout=120)
-    if ended.returncode != 0:
-        sys.exit(f"{command}: {ended.returncode}\n{ended.stdout}{ended.stderr}")
-    return ended.stdout
-
-
-class Chain:
-    """A target before the server, and an NBD bridge of ours before the target."""
-
-    def __init__(self, storage=STORAGE):
-        run = f'exec "$NVLANE" --log error attach nbd "$NVLANE_ADDR" --socket {BRIDGE}'
-        self.process = start([*target_command(storage, CORES), "--run", run], stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout.readline().startswith("nbd+unix:"), "no URI is printed"
-
-    def client(self):
-        handle = nbd.NBD()
-        handle.connect_uri(f"nbd+unix:///?socket={BRIDGE}")
-        return handle
-
-    def stop(self):
-        stop(self.process)
-
-
-def flush(handle):
-    """Whether a flush succeeds."""
-    try:
-        handle.flush()
-        return True
-    except nbd.Error as error:
-        assert error.errnum == errno.EIO, error
-        return False
+    command = ["qemu-nbd", "--persistent", f"--socket={SERVER}", "--format=qcow2", "--discard=unmap", *options, image]
+    return serve(SERVER, *command)
 
 
 def read_error(handle):
@@ -110,8 +37,6 @@ def read_error(handle):
     except nbd.Error as error:
         return error.errnum, time.monotonic() - begin
 
-
-VERIFY = '"$NVLANE" perf "$NVLANE_ADDR" -q 16 -P 4 -o 4096 -w randrw -M 50 --verify -a 0'
 
 # Verified load: a server that takes any number of connections, one that takes one, and a thin image behind it.
 server = nbdkit("memory", "64M")
@@ -129,25 +54,27 @@ subprocess.run(["qemu-img", "check", "-q", "disk.qcow2"], check=True)
 # that it deallocates on a busy disk, so there are few.)
 subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "disk.qcow2", "64M"], check=True)
 server = qemu_nbd("disk.qcow2")
-chain = Chain()
+check_image(STORAGE, server, "disk.qcow2")
+
+# The holes of the server are those of the namespace.
+server = nbdkit("data", "data=@1048576 2*100000 @33554432 3", "size=64M")
+chain = Chain(STORAGE)
+
+
+def holes(socket):
+    return subprocess.run(["nbdinfo", "--map", f"nbd+unix:///?socket={socket}"], capture_output=True, text=True, check=True).stdout
+
+
+before = holes(SERVER)
+assert before.count("data") == 2 and holes(BRIDGE) == before, (before, holes(BRIDGE))
 writer = chain.client()
-data = os.urandom(1 << 20)
-writer.pwrite(data, 0)
-writer.trim(64 << 20, 0)
-writer.pwrite(data, 4 << 20)
-writer.zero(BLOCK, (4 << 20) + BLOCK)
-assert flush(writer)
-assert writer.pread(3 * BLOCK, 4 << 20) == data[:BLOCK] + bytes(BLOCK) + data[2 * BLOCK : 3 * BLOCK]
+writer.pwrite(os.urandom(1 << 20), 40 << 20)
+assert holes(BRIDGE) == holes(SERVER) != before
+writer.zero(1 << 20, 40 << 20)
+assert holes(BRIDGE) == holes(SERVER) == before
 writer.shutdown()
 chain.stop()
 stop(server)
-subprocess.run(["qemu-img", "check", "-q", "disk.qcow2"], check=True)
-subprocess.run(["qemu-img", "convert", "-O", "raw", "disk.qcow2", "raw"], check=True)
-with open("raw", "rb") as raw:
-    raw.seek(4 << 20)
-    assert raw.read(1 << 20) == data[:BLOCK] + bytes(BLOCK) + data[2 * BLOCK :]
-allocated = os.stat("raw").st_blocks * 512
-assert allocated <= 1 << 20, f"{allocated} bytes are allocated: what was deallocated is still there"
 
 # A server that is killed and comes back under verified load: commands wait for it.
 with open("image", "wb") as image:
@@ -161,15 +88,16 @@ for _ in range(6 if LONG else 1):
 assert load.wait(60) == 0, "the load found an error"
 
 # Flushes: what they covered is there; what none covered when the server died is reported, once.
-chain = Chain()
+chain = Chain(STORAGE)
 first, second = chain.client(), chain.client()
-first.pwrite(data[:BLOCK], 0)
+data = os.urandom(BLOCK)
+first.pwrite(data, 0)
 assert flush(first)
 stop(server, signal.SIGKILL)
 server = nbdkit("file", "image")
-assert first.pread(BLOCK, 0) == data[:BLOCK]
+assert first.pread(BLOCK, 0) == data
 assert flush(first), "nothing was left to flush when the server died"
-first.pwrite(data[:BLOCK], BLOCK)
+first.pwrite(data, BLOCK)
 stop(server, signal.SIGKILL)
 server = nbdkit("file", "image")
 first.pread(BLOCK, 0)
@@ -181,7 +109,7 @@ stop(server)
 
 # Errors are errors; slow is slow, and with LONG too slow.
 server = nbdkit("--filter=error", "memory", "64M", "error-pread=EIO", "error-pread-rate=100%")
-chain = Chain()
+chain = Chain(STORAGE)
 assert read_error(chain.client())[0] == errno.EIO
 chain.stop()
 stop(server)

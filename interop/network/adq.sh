@@ -111,7 +111,9 @@ adq remove --config /tmp/layout.toml
 dump | cmp - /tmp/before
 
 # Killed at any time: remove heals.
-for delay in 0.00 0.01 0.02 0.03 0.04 0.05 0.06 0.08 0.10 0.13 0.16 0.20 0.25 0.30; do
+delays='0.02 0.08 0.20'
+if whole; then delays='0.00 0.01 0.02 0.03 0.04 0.05 0.06 0.08 0.10 0.13 0.16 0.20 0.25 0.30'; fi
+for delay in $delays; do
     { trap - ERR; adq apply --config /tmp/layout.toml 2>/dev/null; } & pid=$!
     sleep "$delay"
     pkill -KILL -f 'nvlane adq apply' || true
