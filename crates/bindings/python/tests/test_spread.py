@@ -164,7 +164,11 @@ def test_without_any_target_everything_is_a_miss(three: list[Target]) -> None:
             cache.incr("number", initial=0)
         assert time.monotonic() - start < 60
         wait_until(cache, [False] * 3)
-        assert all("127.0.0.1" in (cause or "") for _, _, _, cause in cache.targets())
+        # A connection may end before its target's admin queue does: then the next attempt gives the cause.
+        deadline = time.monotonic() + 60
+        while not all("127.0.0.1" in (cause or "") for _, _, _, cause in cache.targets()):
+            assert time.monotonic() < deadline, cache.targets()
+            time.sleep(0.01)
 
 
 def test_values_that_are_replaced_are_at_one_target_alone(three: list[Target]) -> None:
