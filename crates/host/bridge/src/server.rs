@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use host::{Association, Lane};
 use linux::private_socket::PrivateSocket;
+use linux::socket_option::peer;
 use rustix::net::Shutdown;
 use security::tls::ServerCertificate;
 
@@ -106,9 +107,9 @@ enum Client {
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unix(socket) => match rustix::net::sockopt::socket_peercred(socket) {
-                Ok(peer) => write!(f, "process {}", peer.pid.as_raw_nonzero()),
-                Err(_) => f.write_str("a process"),
+            Self::Unix(socket) => match peer(socket).ok().and_then(|peer| peer.pid) {
+                Some(pid) => write!(f, "process {pid}"),
+                None => f.write_str("a process"),
             },
             Self::Tcp(_, peer) => peer.fmt(f),
         }

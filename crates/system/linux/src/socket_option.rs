@@ -36,6 +36,41 @@ pub fn tcp(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
     get_of(fd, (libc::IPPROTO_TCP, option))
 }
 
+/// The process at the other end of a Unix socket, as it was when it connected or listened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its id; `None` if it is in no PID namespace of this process, such as a container's host.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+/// The process at the other end of a Unix socket.
+///
+/// # Errors
+/// The socket has no other end.
+pub fn peer(socket: &impl AsFd) -> io::Result<Peer> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("short");
+    // SAFETY: the kernel writes at most `length` bytes at the structure, whose fields are integers, and the length; both live
+    // through the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Peer { pid: u32::try_from(peer.pid).ok().filter(|pid| *pid > 0), uid: peer.uid, gid: peer.gid })
+}
+
 fn set_of(fd: BorrowedFd<'_>, (level, option): (i32, i32), value: i32) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<i32>()).expect("four");
     // SAFETY: the kernel reads `length` bytes at the value, which lives through the call.
@@ -92,4 +127,19 @@ pub fn set_priority(socket: &impl AsFd, priority: u8) -> io::Result<()> {
 /// If the descriptor is no socket.
 pub fn priority(socket: &impl AsFd) -> io::Result<u8> {
     get(socket.as_fd(), libc::SO_PRIORITY).map(|priority| u8::try_from(priority).unwrap_or(u8::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_peer_is_a_process_and_its_user() {
+        let (near, _far) = UnixStream::pair().expect("a pair");
+        let user = rustix::process::geteuid().as_raw();
+        let group = rustix::process::getegid().as_raw();
+        let own = Peer { pid: Some(std::process::id()), uid: user, gid: group };
+        assert_eq!(peer(&near).expect("it has one"), own);
+    }
 }

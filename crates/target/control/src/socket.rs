@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use linux::private_socket::PrivateSocket;
+use linux::socket_option::{Peer, peer};
 use serde_json::Value;
 use subsystem::audit::{Caller, Process};
 
@@ -88,12 +89,8 @@ impl ControlSocket {
 
 /// The process at the other end.
 fn process_of(connection: &UnixStream) -> io::Result<Process> {
-    let peer = rustix::net::sockopt::socket_peercred(connection)?;
-    Ok(Process {
-        pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
-        uid: peer.uid.as_raw(),
-        gid: peer.gid.as_raw(),
-    })
+    let Peer { pid, uid, gid } = peer(connection)?;
+    Ok(Process { pid: pid.unwrap_or(0), uid, gid })
 }
 
 fn start(connection: UnixStream, service: &Arc<impl Service>, count: &Arc<AtomicUsize>) {

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use host::{Association, FlushEpoch, Namespace, Nsid};
 use linux::private_socket::PrivateSocket;
+use linux::socket_option::peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, recvmsg, shutdown, sockopt,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, recvmsg, shutdown};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
 use super::config::Device;
@@ -85,8 +84,8 @@ impl FrontEnd {
 
 /// The process at the other end of a socket.
 fn process(socket: &UnixStream) -> String {
-    let process = sockopt::socket_peercred(socket);
-    process.map_or_else(|_| "?".to_owned(), |peer| peer.pid.as_raw_nonzero().to_string())
+    let process = peer(socket).ok().and_then(|peer| peer.pid);
+    process.map_or_else(|| "?".to_owned(), |pid| pid.to_string())
 }
 
 impl VhostUserDevice {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use command_line::control_place::{ControlConnection, ControlOptions, ControlPlace};
 use command_line::exit::{Failure, Kind};
 use control::CallError;
+use linux::socket_option::peer;
 use serde_json::{Map, Value, json};
 
 /// Limit of an answer, bytes: the state of some hundred thousand lanes.
@@ -43,8 +44,7 @@ impl Client {
     /// The process of the target, if it is on this machine.
     pub(crate) fn pid(&self) -> Option<u32> {
         let ControlConnection::Socket(socket) = self.connection.get_ref() else { return None };
-        let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
-        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+        peer(socket).ok()?.pid
     }
 
     /// Calls a method.

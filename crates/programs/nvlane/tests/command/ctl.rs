@@ -1,7 +1,7 @@
 //! `nvlane ctl` and the control socket of a target: changes reach hosts, survive restarts and kills, and are refused whole.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -559,4 +559,36 @@ fn a_shell_completes_names_of_the_running_target() {
     assert!(found.contains(&NQN.to_owned()), "{found:?}");
     let found = completed(&target, "nvlane ctl namespace add ");
     assert!(!found.contains(&"7".to_owned()), "a new one has another number: {found:?}");
+}
+
+/// As that of a container, whose socket is in a directory of the host.
+#[test]
+fn a_target_in_another_pid_namespace_answers() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("control.sock");
+    let mut command = Command::new("unshare");
+    command.args([
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        env!("CARGO_BIN_EXE_nvlane"),
+        "target",
+    ]);
+    command.args(["--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--control"]).arg(&socket);
+    let mut target = command.stderr(Stdio::piped()).spawn().expect("unshare");
+    let mut stderr = BufReader::new(target.stderr.take().expect("piped"));
+    let mut line = String::new();
+    stderr.read_line(&mut line).expect("a line");
+    if line.starts_with("unshare: ") {
+        return eprintln!("skipped: {line}");
+    }
+    while !line.contains("control socket open") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).expect("a line") > 0, "the target has ended");
+    }
+    let ended = Ended::of(nvlane().args(["ctl", "state", "--control"]).arg(&socket));
+    target.kill().expect("it runs");
+    target.wait().expect("it ends");
+    assert_eq!(ended.code, 0, "{ended:?}");
 }

@@ -121,7 +121,7 @@ pub enum Caller {
 /// A process at the control socket, as the kernel names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// Its id; 0 if it is in no PID namespace of the target.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
