@@ -5,7 +5,7 @@
 //! | Machine, process and threads | `machine_memory`, `placement` (cores, priorities), `descriptors`, `signals` |
 //! | Time and chance | `moment`, [`random`], [`randomness`] |
 //! | Files | [`small_file`], [`whole_file`], [`mounts`], `file_lock` |
-//! | Sockets and network devices | [`private_socket`], [`socket_option`], `passed_sockets` (socket activation), `interface`, `netlink_options`, `ethtool_ioctl`, `sock_ops` (BPF) |
+//! | Sockets and network devices | [`unix_listener`], [`private_socket`], [`socket_option`], `passed_sockets` (socket activation), `interface`, `netlink_options`, `ethtool_ioctl`, `sock_ops` (BPF) |
 //!
 //! The unsafe code makes system calls: in `ethtool_ioctl`, `file_lock`, `netlink_options`, `passed_sockets`, `placement`,
 //! `signals`, `sock_ops` and `socket_option`.
@@ -29,6 +29,7 @@ mod signals;
 pub mod small_file;
 mod sock_ops;
 pub mod socket_option;
+pub mod unix_listener;
 pub mod whole_file;
 
 pub use descriptors::{allow_descriptors, remedy as descriptor_remedy, reserve_descriptors};

@@ -4,11 +4,16 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SocketFlags;
+
+use crate::unix_listener::{self, ListenError};
+
+/// Connections that wait to be accepted, at most.
+const BACKLOG: i32 = 128;
 
 /// A listening socket. Its file is removed with it.
 #[derive(Debug)]
@@ -33,17 +38,12 @@ impl PrivateSocket {
         let directory = safe_directory(parent, program)?;
         // By the open directory: its name may lead elsewhere by now.
         let inside = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
-        let system = |error: io::Error| error.to_string();
-        let listener = match bind(&inside) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                remove_stale(&inside, program)?;
-                bind(&inside)
-            }
-            bound => bound,
-        };
-        let listener = listener.map_err(system)?;
-        let metadata = fs::symlink_metadata(&inside).map_err(system)?;
-        Ok(Self { listener, path: path.to_owned(), file: (metadata.dev(), metadata.ino()) })
+        check_owner(&inside)?;
+        let listening = unix_listener::listen(&inside, 0o600, SocketFlags::CLOEXEC, BACKLOG);
+        let socket = listening.map_err(|error| explain(&error, program))?;
+        let metadata = fs::symlink_metadata(&inside).map_err(|error| error.to_string())?;
+        let file = (metadata.dev(), metadata.ino());
+        Ok(Self { listener: UnixListener::from(socket), path: path.to_owned(), file })
     }
 
     /// Its file.
@@ -71,16 +71,6 @@ impl Drop for PrivateSocket {
     fn drop(&mut self) {
         self.remove();
     }
-}
-
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Linux gives the file the mode of the socket: nobody else can connect, not for a moment.
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, 16)?;
-    Ok(UnixListener::from(socket))
 }
 
 /// Opens a directory in which nobody but this user and root can put or replace files.
@@ -121,27 +111,24 @@ fn safe_directory(path: &Path, program: &str) -> Result<OwnedFd, String> {
     Ok(directory)
 }
 
-/// Removes the socket of a target that is gone.
-fn remove_stale(path: &Path, program: &str) -> Result<(), String> {
-    let metadata = fs::symlink_metadata(path).map_err(|error| error.to_string())?;
-    if !metadata.file_type().is_socket() {
-        return Err(
-            "there is a file of this name, and it is no socket: take another name, or remove it".into()
-        );
-    }
+/// Refuses the socket of another user, except to root.
+fn check_owner(path: &Path) -> Result<(), String> {
     let user = rustix::process::geteuid().as_raw();
-    if metadata.uid() != user && user != 0 {
-        return Err(format!("there is a socket of user {} of this name: take another one", metadata.uid()));
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() && found.uid() != user && user != 0 => {
+            Err(format!("there is a socket of user {} of this name: take another one", found.uid()))
+        }
+        _ => Ok(()),
     }
-    match UnixStream::connect(path) {
-        Ok(other) => {
-            let owner = rustix::net::sockopt::socket_peercred(&other).map(|peer| peer.pid.as_raw_nonzero());
-            let process = owner.map_or_else(|_| String::new(), |pid| format!(" (process {pid})"));
-            Err(format!("another {program}{process} serves it: end that one, or take another name"))
+}
+
+fn explain(error: &ListenError, program: &str) -> String {
+    match error {
+        ListenError::NoSocket => format!("{error}: take another name, or remove it"),
+        ListenError::InUse { process } => {
+            let process = process.map_or_else(String::new, |pid| format!(" (process {pid})"));
+            format!("another {program}{process} serves it: end that one, or take another name")
         }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(|error| error.to_string())
-        }
-        Err(error) => Err(error.to_string()),
+        ListenError::System(error) => error.to_string(),
     }
 }

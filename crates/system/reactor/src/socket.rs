@@ -1,19 +1,19 @@
 //! TCP and Unix sockets, never blocking: receive into the caller's buffers, send segments.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::busy_poll::{Arrival, BusyPoll, SocketPolling, poll_socket};
 use crate::max_segment::{MaxSegment, sent_segment_bytes};
 use linux::socket_option::ms_since_arrival;
+use linux::unix_listener;
 use memory::Segment;
 
 /// Segments that the kernel takes in one call (`UIO_MAXIOV`).
@@ -297,34 +297,9 @@ impl Listener {
     }
 
     fn bind_path(path: &Path, mode: u32) -> io::Result<Self> {
-        use rustix::io::Errno;
-        let address = SocketAddrUnix::new(path)?;
-        let unix_socket = || {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-        };
-        let fd = unix_socket()?;
-        match rustix::net::bind(&fd, &address) {
-            Err(Errno::ADDRINUSE) => {
-                if !fs::symlink_metadata(path)?.file_type().is_socket() {
-                    return Err(io::Error::new(
-                        io::ErrorKind::AlreadyExists,
-                        "the file is there, and no socket",
-                    ));
-                }
-                if rustix::net::connect(unix_socket()?, &address) != Err(Errno::CONNREFUSED) {
-                    return Err(Errno::ADDRINUSE.into());
-                }
-                fs::remove_file(path)?;
-                rustix::net::bind(&fd, &address)?;
-            }
-            result => result?,
-        }
-        let listener = Self { fd, address: ListenAddress::Path(path.to_owned()), is_own: true };
-        // Before anyone can connect.
-        fs::set_permissions(path, Permissions::from_mode(mode))?;
-        rustix::net::listen(&listener.fd, Self::BACKLOG)?;
-        Ok(listener)
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = unix_listener::listen(path, mode, flags, Self::BACKLOG)?;
+        Ok(Self { fd, address: ListenAddress::Path(path.to_owned()), is_own: true })
     }
 
     /// Takes over a socket that listens already (socket activation).
@@ -368,11 +343,12 @@ impl Drop for Listener {
     /// Shuts the listener down: a ring that watched the descriptor may hold it for a while, and the port must be free
     /// at once.
     fn drop(&mut self) {
-        if self.is_own {
-            let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
-        }
+        // While it listens nobody else takes the name.
         if let ListenAddress::Path(path) = &self.address {
             let _ = fs::remove_file(path);
+        }
+        if self.is_own {
+            let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
         }
     }
 }
@@ -488,6 +464,7 @@ fn received(mut receive: impl FnMut() -> rustix::io::Result<usize>) -> Received 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     pub(crate) fn pair() -> (Socket, Socket) {
         pair_with("127.0.0.1:0", None)
