@@ -10,6 +10,7 @@ use memory::Chunk;
 pub use resize::ResizeStep;
 use resize::Resizing;
 
+use crate::arriving::{ArrivingBytes, Begun, bytes_to_arrive};
 use crate::bucket::{Bucket, Kind};
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -37,6 +38,7 @@ pub(crate) struct Allocator<T = Usual> {
     pub(crate) pairs: Pairs<T>,
     evictor: Evictor,
     resizing: Resizing,
+    arriving: ArrivingBytes,
 }
 
 /// How the memory of a partition is divided.
@@ -77,7 +79,7 @@ impl<T: Touches> Allocator<T> {
         let mut pairs = Pairs { heap, table, counters, clock, journal: None, notes: None, leases: None };
         pairs.reserve_regions();
         let evictor = Evictor::new(settings.eviction, Ghosts::new(plan.ghost_bytes));
-        Ok(Self { pairs, evictor, resizing: Resizing::No })
+        Ok(Self { pairs, evictor, resizing: Resizing::No, arriving: ArrivingBytes::default() })
     }
 
     /// Takes a block of `units` for a new item of a queue.
@@ -111,6 +113,25 @@ impl<T: Touches> Allocator<T> {
             if !self.evictor.make_room(&mut self.pairs, demand) {
                 return None;
             }
+        }
+    }
+
+    /// Whether a value of this length may begin to arrive beside those that have begun.
+    pub(crate) fn may_begin(&self, value_bytes: usize) -> bool {
+        let arriving_bytes = self.arriving.get();
+        arriving_bytes == 0
+            || arriving_bytes + bytes_to_arrive(value_bytes) <= self.pairs.arriving_bytes_max()
+    }
+
+    /// Takes memory for the first `count` mebibytes of a value that begins to arrive.
+    pub(crate) fn begin(&mut self, value_bytes: usize, count: usize) -> Begun {
+        if !self.may_begin(value_bytes) {
+            return Begun::Waits;
+        }
+        match self.take_chunks(count) {
+            Some(chunks) => Begun::Arrives(chunks, self.arriving.share(bytes_to_arrive(value_bytes))),
+            None if self.pairs.heap.chunked.has_passing() => Begun::Waits,
+            None => Begun::NoMemory,
         }
     }
 

@@ -58,6 +58,13 @@ impl Chunked {
         item_chunk_count < self.source.taken_count() || lists().any(|chunks| Arc::strong_count(chunks) > 1)
     }
 
+    /// Whether chunks will be free without a change of the pairs: they are being filled, or are read by those who send a value.
+    pub(crate) fn has_passing(&self) -> bool {
+        let lists = || self.lists.iter().flatten();
+        let stored_count: usize = lists().map(|list| list.len()).sum();
+        self.source.taken_count() > stored_count || lists().any(|list| Arc::strong_count(list) > 1)
+    }
+
     /// Drops all values.
     pub(crate) fn clear(&mut self) {
         self.lists.clear();

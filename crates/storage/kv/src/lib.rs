@@ -12,6 +12,7 @@ mod access;
 #[cfg(test)]
 mod access_tests;
 mod allocator;
+mod arriving;
 mod atomic;
 mod bucket;
 mod changes;
@@ -75,6 +76,7 @@ mod value;
 pub mod vector;
 
 pub use allocator::ResizeStep;
+pub use arriving::{ArrivingShare, Begun};
 pub use atomic::{Atomic, AtomicResult};
 pub use chunked::ChunkList;
 pub use clock::Clock;

@@ -21,7 +21,7 @@ use crate::journal::Journal;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::leases::Leases;
 use crate::place::PairPlace;
-use crate::regions::{Purpose, REGION_UNITS, Use};
+use crate::regions::{Purpose, REGION_BYTES, REGION_UNITS, Use};
 use crate::reserve;
 use crate::stub::Stub;
 use crate::table::Table;
@@ -149,6 +149,13 @@ impl<T: Touches> Pairs<T> {
     pub(crate) fn chunk_count_max(&self) -> usize {
         let leased_bytes = self.leases.as_ref().map_or(0, |leases| leases.bytes());
         self.heap.chunked.count_max.saturating_sub(leased_bytes / CHUNK_BYTES)
+    }
+
+    /// Memory that values which arrive at the same time may take, bytes: three quarters of what can make way. The rest is for the
+    /// index, and for values that come in one piece.
+    pub(crate) fn arriving_bytes_max(&self) -> usize {
+        let leased_bytes = self.leases.as_ref().map_or(0, |leases| leases.bytes());
+        (self.heap.regions.count() * REGION_BYTES).saturating_sub(leased_bytes) / 4 * 3
     }
 
     /// Moves the next bucket of a resize, which is at `home`.

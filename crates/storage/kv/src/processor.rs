@@ -29,6 +29,7 @@ use std::sync::Arc;
 use memory::{CHUNK_BYTES, Chunk, Untouched};
 
 use crate::allocator::ResizeStep;
+use crate::arriving::Begun;
 use crate::atomic::{Atomic, AtomicResult};
 use crate::bucket::{Bucket, CELL_BYTES};
 use crate::chunked::ChunkList;
@@ -585,7 +586,18 @@ impl Processor {
         None
     }
 
-    /// Takes memory for `count` mebibytes of an arriving value. `None` if there is none.
+    /// Whether a value of this length may [begin to arrive](Self::begin) beside those that have begun.
+    #[must_use]
+    pub fn may_begin(&self, value_bytes: usize) -> bool {
+        self.writer.allocator.may_begin(value_bytes)
+    }
+
+    /// Takes memory for the first `count` mebibytes of a value that begins to arrive.
+    pub fn begin(&mut self, value_bytes: usize, count: usize) -> Begun {
+        self.writer.allocator.begin(value_bytes, count)
+    }
+
+    /// Takes memory for `count` further mebibytes of an arriving value. `None` if there is none.
     pub fn take_chunks(&mut self, count: usize) -> Option<Vec<Chunk>> {
         self.writer.allocator.take_chunks(count)
     }

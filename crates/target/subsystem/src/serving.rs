@@ -46,7 +46,7 @@ use memcached_connections::MemcachedConnections;
 pub(crate) use settings::ServingSettings;
 use timers::{
     CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, RESIZE_TIMER, SWEEP_TIMER, THROTTLE_TIMER,
-    WINDOW_TIMER,
+    VALUES_TIMER, WINDOW_TIMER,
 };
 
 /// Maximum size of one receive: whole caravans in few calls, into memory that stays in the cache.
@@ -54,6 +54,8 @@ const STAGING_BYTES: usize = 256 * 1024;
 
 /// Time that a resize of memory waits for obstacles, ns.
 const RESIZE_WAIT_NS: u64 = 20_000_000;
+/// Interval at which values that wait for memory are tried again.
+const VALUES_WAIT_NS: u64 = 20_000_000;
 
 /// The reactor of the control plane.
 pub(crate) struct Home {
@@ -100,6 +102,8 @@ pub struct Serving {
     is_stopping: bool,
     /// Whether resizes of memory wait for their timer.
     is_resize_waiting: bool,
+    /// Values that wait for memory are tried again by a timer.
+    is_values_timer_set: bool,
 }
 
 impl Serving {
@@ -128,6 +132,7 @@ impl Serving {
             early: Vec::new(),
             is_stopping: false,
             is_resize_waiting: false,
+            is_values_timer_set: false,
         }
     }
 
@@ -518,6 +523,9 @@ impl Application for Serving {
             self.commands.throttle.on_timer();
         } else if token == RESIZE_TIMER {
             self.is_resize_waiting = false;
+        } else if token == VALUES_TIMER {
+            self.is_values_timer_set = false;
+            key_value_io::try_waiting(io, &mut self.commands.namespaces);
         } else {
             let index = u32::try_from(token & 0xffff_ffff).expect("masked");
             let generation = u32::try_from(token >> 32).expect("30 bits");
@@ -549,6 +557,10 @@ impl Application for Serving {
         }
         if self.commands.namespaces.is_resizing && !self.is_resize_waiting {
             worked |= self.resize_memory(io);
+        }
+        if !self.commands.namespaces.waiting_values.is_empty() && !self.is_values_timer_set {
+            self.is_values_timer_set = true;
+            io.set_timer(io.now_ns() + VALUES_WAIT_NS, VALUES_TIMER);
         }
         worked |= self.lanes.end_turn(io, &mut self.commands);
         while let Some((index, socket)) = self.memcached.next_with_input() {

@@ -355,6 +355,29 @@ fn values_move_between_many_buffers_and_the_target() {
 }
 
 #[test]
+fn values_wait_for_memory_that_others_arrive_in() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = format!("kv:file:{}?size=1G&memory=8M&sparse", directory.path().join("log").display());
+    for (threads, storage) in [(2, "kv:ram:8M"), (1, "kv:ram:4M"), (2, &file)] {
+        let rig = rig(EngineKind::Epoll, threads, storage);
+        // Each lane begins a value, and together they need more than there is.
+        let mut values = lanes_of(&rig, options().with_lanes(8));
+        let longest = values.namespace().paired_value_bytes_max() as usize;
+        for length in [256 << 10, MIB - 1, MIB, MIB + (256 << 10)] {
+            let length = length.min(longest);
+            for round in 0..4 {
+                let names: Vec<_> = (0..8).map(|number| name(8 * round + number, 40)).collect();
+                let mut transfers: Vec<_> =
+                    names.iter().map(|name| ValueTransfer::new(name, vec![value(length, round)])).collect();
+                values.store(&mut transfers, 0).expect("sent");
+                let all_are = transfers.iter().all(ValueTransfer::is_whole);
+                assert!(all_are, "{length} bytes to {storage}: {:?}", moved(&transfers));
+            }
+        }
+    }
+}
+
+#[test]
 fn empty_values_are_values() {
     let directory = tempfile::tempdir().expect("a directory");
     for rig in rigs(EngineKind::Epoll, &directory) {

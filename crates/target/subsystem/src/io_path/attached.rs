@@ -21,6 +21,7 @@ use crate::io_path::exclusion::Exclusions;
 use crate::io_path::log_waiters::{LogWaiters, LoggedKeys, Refusal};
 use crate::io_path::own_partition::{KeysIn, OwnKeys, OwnPartition, SessionKeys};
 use crate::io_path::throttle::{MeterIndex, Share, Stages};
+use crate::messages::key_value::waiting_values::WaitingValues;
 use crate::messages::state::KeyValueCounters;
 use crate::objects::access::Right;
 use crate::objects::key_rights::{KeyRights, KeyScope};
@@ -338,6 +339,8 @@ pub(crate) struct Attachments {
     pub(crate) has_logs: bool,
     /// Whether the memory of a partition may be on its way to another size.
     pub(crate) is_resizing: bool,
+    /// Values that wait for memory of this reactor's partitions.
+    pub(crate) waiting_values: WaitingValues,
     /// When the next report of the memory of pairs is due, ns.
     usage_due_ns: u64,
 }

@@ -12,4 +12,4 @@ mod value;
 pub(crate) use answers::on_reply;
 pub(crate) use execute::{KeyValueStart, flush_logs};
 pub(crate) use large::{ArrivingValues, Awaits};
-pub(crate) use serve::{have_logs_stopped, serve, stop_logs, tend_logs};
+pub(crate) use serve::{have_logs_stopped, serve, stop_logs, tend_logs, try_waiting};

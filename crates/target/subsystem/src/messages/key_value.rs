@@ -20,6 +20,7 @@ pub(crate) mod operation;
 pub(crate) mod perform;
 pub(crate) mod retrieving;
 pub(crate) mod scattered;
+pub(crate) mod waiting_values;
 
 pub use action::{KvAction, KvOutcome};
 pub use batch_part::PartOfBatch;

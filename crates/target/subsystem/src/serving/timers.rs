@@ -21,6 +21,9 @@ pub(super) const PRESSURE_TIMER: Token = CONTROL_TIMER | 4;
 /// Continues resizes of the memory of keys and values that waited.
 pub(super) const RESIZE_TIMER: Token = CONTROL_TIMER | 5;
 
+/// Tries values that wait for memory again.
+pub(super) const VALUES_TIMER: Token = CONTROL_TIMER | 8;
+
 /// The first command that waits for a rate limit may go on.
 pub(super) const THROTTLE_TIMER: Token = CONTROL_TIMER | 7;
 

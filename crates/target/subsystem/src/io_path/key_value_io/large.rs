@@ -129,6 +129,7 @@ impl<I: Io<Message>> ArrivingValues<'_, I> {
         }
         arriving.given_count += outcome.room.len();
         arriving.spare.extend(outcome.room);
+        arriving.share = arriving.share.take().or(outcome.share);
         let parts: Vec<_> = std::iter::from_fn(|| arriving.next_part(now_ns)).collect();
         let Some(running) = self.commands.running.get_mut(ticket) else { return };
         let (owner, sqe) = (running.owner, running.sqe);

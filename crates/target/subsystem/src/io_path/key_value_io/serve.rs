@@ -11,7 +11,7 @@ use crate::io_path::commands::Commands;
 use crate::io_path::log_waiters::Refusal;
 use crate::io_path::own_partition::{OwnKeys, OwnPartition};
 use crate::io_path::store_access::StoreAccess;
-use crate::messages::key_value::action::KvOutcome;
+use crate::messages::key_value::action::{KvAction, KvOutcome, Progress};
 use crate::messages::key_value::message::{
     CommandReply, Copied, KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work,
 };
@@ -56,6 +56,7 @@ fn own_keys_of(namespaces: &mut Attachments, namespace: NamespaceId, now: Moment
 
 /// Serves a request, now or once the partition's log allows it.
 pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, request: PartitionRequest) {
+    let Some(request) = namespaces.waiting_values.line_up(request) else { return };
     let request = match namespaces.keys_of(request.namespace).and_then(Keys::logged) {
         Some((waiters, mut keys)) => match waiters.take_in(io, &mut keys, request) {
             Some(request) => request,
@@ -125,6 +126,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         Work::Act { ticket, key, action } => {
             let next = io.reactor() + 1;
             let is_last = next == io.reactor_count();
+            let ends_value = matches!(action, KvAction::Commit { .. });
             let outcome = if let Some(mut partition) = partition_of(namespaces, namespace, io.moment()) {
                 perform(&mut partition, key.as_bytes(), action, is_last)
             } else {
@@ -138,6 +140,9 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                     io.post(next, PartitionRequest { from, namespace, work }.into());
                 }
             }
+            if ends_value && !namespaces.waiting_values.is_empty() {
+                try_waiting(io, namespaces);
+            }
         }
         Work::RunPart { ticket, part } => {
             let outcomes = if let Some(mut partition) = partition_of(namespaces, namespace, io.moment()) {
@@ -147,6 +152,30 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             };
             let partition = io.reactor();
             io.post(from, CommandReply::PartOutcomes { ticket, partition, outcomes }.into());
+        }
+    }
+}
+
+/// Serves the values that need not wait for memory any more, in order. Called when a value has been stored, and at an interval, since
+/// what frees memory on other reactors sends no message: a lost connection, or the end of a value's transfer to a host.
+pub(crate) fn try_waiting(io: &mut impl Io<Message>, namespaces: &mut Attachments) {
+    let mut blocked: Vec<NamespaceId> = Vec::new();
+    for mut request in namespaces.waiting_values.take() {
+        let namespace = request.namespace;
+        let Work::Act { action: KvAction::Reserve { progress, length, .. }, .. } = &mut request.work else {
+            continue;
+        };
+        *progress = Progress::Begins;
+        // Without a namespace it is refused.
+        let may_begin = match partition_unread_of(namespaces, namespace) {
+            Some(partition) => partition.processor.may_begin(*length as usize),
+            None => true,
+        };
+        if may_begin && !blocked.contains(&namespace) {
+            serve(io, namespaces, request);
+        } else {
+            blocked.push(namespace);
+            namespaces.waiting_values.push(request);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv::{ChunkList, Condition, ListPosition};
+use kv::{ArrivingShare, ChunkList, Condition, ListPosition};
 use memory::{CHUNK_BYTES, Chunk};
 use store::Need;
 use wire::kv::batch::StoreAttributes;
@@ -33,6 +33,8 @@ pub enum KvAction {
     Flush,
     /// Reserve memory for parts of an arriving value.
     Reserve {
+        /// How far the value has come.
+        progress: Progress,
         /// Options of the Store.
         options: u8,
         /// Length of the value, bytes.
@@ -50,6 +52,8 @@ pub enum KvAction {
         attributes: StoreAttributes,
         /// The value.
         chunks: Vec<Chunk>,
+        /// The share of memory that it arrived in.
+        share: Option<ArrivingShare>,
     },
     /// Continue a list of keys, with the keys so far and the total room.
     List {
@@ -64,10 +68,25 @@ pub enum KvAction {
     },
 }
 
+/// How far a value has come for which memory is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It begins, if others leave room for it.
+    Begins,
+    /// It begins once others have ended.
+    Waits,
+    /// It has begun.
+    Begun,
+}
+
 impl KvAction {
     /// Whether an action that is not complete continues on the same partition, not on the next.
     pub(crate) fn continues_here(&self) -> bool {
-        matches!(self, Self::List { from, .. } if *from != ListPosition::default())
+        match self {
+            Self::List { from, .. } => *from != ListPosition::default(),
+            Self::Reserve { .. } => true,
+            _ => false,
+        }
     }
 
     /// What it needs to know of its key.
@@ -135,10 +154,20 @@ pub struct KvOutcome {
     pub chunks: Option<(ChunkList, u32)>,
     /// Memory for an arriving value.
     pub room: Vec<Chunk>,
+    /// Its share of memory, if it begins.
+    pub share: Option<ArrivingShare>,
 }
 
 impl KvOutcome {
     pub(crate) fn new(status: Status) -> Self {
-        Self { status, result: 0, version_and_flags: 0, data: Box::default(), chunks: None, room: Vec::new() }
+        Self {
+            status,
+            result: 0,
+            version_and_flags: 0,
+            data: Box::default(),
+            chunks: None,
+            room: Vec::new(),
+            share: None,
+        }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use kv::ArrivingShare;
 use memory::{Buffer, CHUNK_BYTES, Chunk};
 use wire::kv::batch::StoreAttributes;
 use wire::status::Status;
 
-use crate::messages::key_value::action::KvAction;
+use crate::messages::key_value::action::{KvAction, Progress};
 use crate::messages::key_value::key_name::KeyName;
 
 /// Chunks reserved beyond those received, and parts requested: the current one and the next.
@@ -60,6 +61,8 @@ pub(crate) struct Arriving {
     pub(crate) spare: Vec<Chunk>,
     /// Number of chunks reserved so far.
     pub(crate) given_count: usize,
+    /// Its share of the partition's memory, once it has begun. It is counted longer than its chunks are held.
+    pub(crate) share: Option<ArrivingShare>,
     pub(crate) stage: Stage,
     /// Chunks reserved before the first part has arrived.
     pub(crate) first_count: usize,
@@ -94,6 +97,7 @@ impl Arriving {
             chunks: Vec::new(),
             spare: Vec::new(),
             given_count: 0,
+            share: None,
             stage: Stage::Waiting,
             first_count: 1,
             is_asking: false,
@@ -172,8 +176,9 @@ impl Arriving {
             }
             self.stage = Stage::Whole;
             let chunks = std::mem::take(&mut self.chunks);
+            let share = self.share.take();
             let Self { options, length, attributes, .. } = *self;
-            return Some(KvAction::Commit { options, length, attributes, chunks });
+            return Some(KvAction::Commit { options, length, attributes, chunks, share });
         }
         let ahead = self.given_count - self.chunks.len();
         let ahead_max = if self.chunks.is_empty() { self.first_count } else { AHEAD_COUNT };
@@ -182,6 +187,7 @@ impl Arriving {
             return None;
         }
         self.is_asking = true;
-        Some(KvAction::Reserve { options: self.options, length: self.length, count })
+        let progress = if self.share.is_none() { Progress::Begins } else { Progress::Begun };
+        Some(KvAction::Reserve { progress, options: self.options, length: self.length, count })
     }
 }

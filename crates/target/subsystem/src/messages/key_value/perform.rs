@@ -1,6 +1,6 @@
 //! Performs the actions of NVMe commands on a partition.
 
-use kv::{ChunkList, KeyHash, ListPosition, PairPlace, Partition, Processor};
+use kv::{Begun, ChunkList, KeyHash, ListPosition, PairPlace, Partition, Processor};
 use memory::CHUNK_BYTES;
 use wire::kv::batch::Operation;
 use wire::kv::value::retrieve_result;
@@ -8,7 +8,7 @@ use wire::kv::{Key, KeyListWriter, StoreOptions};
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 
-use crate::messages::key_value::action::{KvAction, KvOutcome};
+use crate::messages::key_value::action::{KvAction, KvOutcome, Progress};
 use crate::messages::key_value::operation::{
     Done, Effort, VECTOR_BYTES_MAX, attributes, condition, operate, status_of,
 };
@@ -116,7 +116,7 @@ pub(crate) fn perform(
             KvOutcome { result, version_and_flags: asked, data: data.into(), ..KvOutcome::new(status) }
         }
         action @ (KvAction::Reserve { .. } | KvAction::Commit { .. }) => {
-            store_in_parts(partition, key, action)
+            return store_in_parts(partition, key, action);
         }
         KvAction::Flush if !is_last => return Err(KvAction::Flush),
         KvAction::Flush => KvOutcome::new(Status::SUCCESS),
@@ -130,37 +130,48 @@ pub(crate) fn perform(
     })
 }
 
-/// Performs one step of a Store in parts, at the partition of its key.
-fn store_in_parts(partition: &mut Partition, key: &[u8], action: KvAction) -> KvOutcome {
+/// Performs one step of a Store in parts, at the partition of its key. `Err` if the value waits for memory that others hold.
+fn store_in_parts(partition: &mut Partition, key: &[u8], action: KvAction) -> Result<KvOutcome, KvAction> {
     let processor = &mut partition.processor;
     let hash = processor.hash(key);
-    match action {
-        KvAction::Reserve { options, length, count } => {
+    let success = || KvOutcome::new(Status::SUCCESS);
+    let no_memory = || KvOutcome::new(Status::CAPACITY_EXCEEDED.with_dnr());
+    let invalid = || Ok(KvOutcome::new(Status::INVALID_FIELD.with_dnr()));
+    Ok(match action {
+        KvAction::Reserve { progress, options, length, count } => {
             let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
-                return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
+                return invalid();
             };
             // A value that will be refused need not be sent.
             if let Err(refusal) = processor.would_store(hash, key, length as usize, condition) {
-                return KvOutcome::new(status_of(refusal));
+                return Ok(KvOutcome::new(status_of(refusal)));
             }
-            match processor.take_chunks(count) {
-                Some(room) => KvOutcome { room, ..KvOutcome::new(Status::SUCCESS) },
-                None => KvOutcome::new(Status::CAPACITY_EXCEEDED.with_dnr()),
+            if progress == Progress::Begun {
+                let room = processor.take_chunks(count);
+                return Ok(room.map_or_else(no_memory, |room| KvOutcome { room, ..success() }));
+            }
+            match processor.begin(length as usize, count) {
+                Begun::Arrives(room, share) => KvOutcome { room, share: Some(share), ..success() },
+                Begun::Waits => {
+                    return Err(KvAction::Reserve { progress: Progress::Waits, options, length, count });
+                }
+                Begun::NoMemory => no_memory(),
             }
         }
-        KvAction::Commit { options, length, attributes: given, mut chunks } => {
+        KvAction::Commit { options, length, attributes: given, mut chunks, share } => {
             let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
-                return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
+                return invalid();
             };
             let rest_bytes = length as usize % CHUNK_BYTES;
             let last = if rest_bytes == 0 { None } else { chunks.pop() };
             let rest = last.as_ref().map_or(&[][..], |chunk| &chunk[..rest_bytes]);
             let attributes = attributes(processor, given);
             let stored = processor.store_chunks(hash, key, chunks, rest, attributes, condition);
+            drop((last, share));
             KvOutcome::new(status_of(stored))
         }
         _ => unreachable!("steps of a Store"),
-    }
+    })
 }
 
 /// Size of a list of keys in the format for hosts, bytes.
