@@ -736,11 +736,11 @@ struct nvlane_options *nvlane_options_new(void);
  * | tls-key | pre-shared key of TLS 1.3: NVMeTLSkey-1:..., or a file with it; every connection then uses TLS |
  * | tls-key-compat | yes: derive keys as libnvme before 1.16 |
  * | header-digest, data-digest | yes or no (no) |
- * | connect-timeout | seconds for each step of a connection (10) |
+ * | connect-timeout | seconds for each step of a connection, and for which opening a handle waits for a lost target (10) |
  * | timeout | seconds after which a command without an answer is aborted (30) |
  * | keep-alive | seconds after which the target ends a silent association (10) |
  * | give-up | seconds for which a lost target is tried again (600); 0: it is not tried again |
- * | fast-fail | seconds for which commands wait for a lost target, by default as long as give-up |
+ * | fast-fail | seconds for which commands wait for a lost target (as long as give-up), and opening a handle, if shorter |
  * | replay-writes | yes: send writes again after a reconnect; see docs/guide/c.md |
  * | lanes | queues to ask the target for: the number of handles that can be open (8) |
  * | depth | commands outstanding on a lane (128) |

@@ -131,6 +131,12 @@ pub enum LinkError {
         /// The feature of the library that has it.
         feature: &'static str,
     },
+    /// The association is lost, and was not connected again in the time that the caller waits for it.
+    #[error("the association is lost, and was not connected again in {} ms", waited.as_millis())]
+    Lost {
+        /// Time waited.
+        waited: Duration,
+    },
     /// Another connection of the association was lost; this one was closed with it.
     #[error("the association was lost")]
     Association,

@@ -6,14 +6,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use host_core::association_machine::{
     AdminAnswer, AdminRequest, AssociationMachine, AssociationSettings, ControllerInfo,
 };
+use host_core::attachment::Attachment;
 use host_core::duration::{ms, ns};
 use host_core::failure::Failure;
 use host_core::key_value::{KeyValueNamespace, PartitionMap};
-use host_core::link_error::LinkContext;
+use host_core::link_error::{LinkContext, LinkError};
 use host_core::namespace::Namespace;
 use host_core::queue_map::{LaneClass, QueueMap};
 use proto::host_controller::ControllerSettings;
@@ -64,9 +66,9 @@ impl Association {
         Self::begin_to(address, subsystem, is_discovery, options, Address::resolve)
     }
 
-    /// Waits until the association is up.
+    /// Waits until the association is up for the first time. Each step of the only attempt has a limit of its own.
     pub(crate) fn wait_up(&self) -> Result<(), Error> {
-        self.inner.state.wait_up().map(drop)
+        self.inner.state.wait_up(Duration::MAX).map(drop)
     }
 
     pub(crate) fn connect_to(
@@ -115,14 +117,14 @@ impl Association {
         let clock = Clock::new();
         let mailbox_address = mailbox.address();
         let peer = address.clone().with_subsystem(subsystem.clone());
+        let context = LinkContext {
+            peer: format!("{}:{}", peer.host, peer.port()),
+            qid: Qid::ADMIN,
+            subsystem,
+            host: settings.controller.host.clone(),
+        };
         let thread = {
-            let state = Arc::clone(&state);
-            let context = LinkContext {
-                peer: format!("{}:{}", peer.host, peer.port()),
-                qid: Qid::ADMIN,
-                subsystem: subsystem.clone(),
-                host: settings.controller.host.clone(),
-            };
+            let (state, context) = (Arc::clone(&state), context.clone());
             let machine = AssociationMachine::new(settings, clock.now_ns());
             let thread_settings = ThreadSettings {
                 resolve,
@@ -151,7 +153,7 @@ impl Association {
             thread: Mutex::new(Some(thread)),
             options,
             address: address.clone(),
-            subsystem,
+            context,
             clock,
             is_detached: AtomicBool::new(false),
         };
@@ -167,7 +169,7 @@ impl Association {
     /// The subsystem.
     #[must_use]
     pub fn subsystem(&self) -> &Nqn {
-        &self.inner.subsystem
+        &self.inner.context.subsystem
     }
 
     /// The options that were passed to [`connect`](Self::connect).
@@ -258,7 +260,7 @@ impl Association {
         let namespaces = self.namespaces();
         let found = namespaces.iter().find(|info| info.nsid == nsid).copied();
         found.ok_or_else(|| Error::NoNamespace {
-            subsystem: self.inner.subsystem.to_string(),
+            subsystem: self.inner.context.subsystem.to_string(),
             nsid,
             available: namespaces.iter().map(|info| info.nsid).collect(),
         })
@@ -274,7 +276,7 @@ impl Association {
         let mut meant = namespaces.iter().filter(|info| is_meant(info));
         match (meant.next(), meant.next()) {
             (Some(_), Some(_)) => Err(Error::WhichNamespace {
-                subsystem: self.inner.subsystem.to_string(),
+                subsystem: self.inner.context.subsystem.to_string(),
                 available: namespaces.iter().map(|info| info.nsid).collect(),
             }),
             (only, _) => Ok(only.or(namespaces.first()).map_or(Nsid::new(1), |info| info.nsid)),
@@ -287,8 +289,9 @@ impl Association {
         self.inner.options.queues().within(self.controller().queue_pairs)
     }
 
-    /// Connects a lane of the default class, for any thread. Its number is the lowest free one. While the association
-    /// is lost the call waits until it is back or given up.
+    /// Connects a lane of the default class, for any thread. Its number is the lowest free one. If the association is lost,
+    /// the call waits until it is back, at most [`Options::connect_timeout`], or
+    /// [`Tuning::fast_io_fail`](crate::Tuning::fast_io_fail) if that is shorter.
     ///
     /// # Errors
     /// [`Error::TooFewQueues`], [`Error::NoLane`], or why the connection failed.
@@ -301,7 +304,7 @@ impl Association {
     /// # Errors
     /// As [`lane`](Self::lane).
     pub fn lane_of<B: DataBuffer>(&self, class: LaneClass) -> Result<Lane<B>, Error> {
-        let attachment = self.inner.state.wait_up()?;
+        let attachment = self.attachment()?;
         let claim = self.claim(class, attachment.queue_pairs)?;
         let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
         let message =
@@ -314,6 +317,16 @@ impl Association {
         let lane =
             Lane::new(&self.inner.options, self.inner.clock, mailbox, self.inner.mailbox.clone(), claim);
         lane.connect(&attachment)
+    }
+
+    /// The association that is up, or will be within the time that a lane may wait for it.
+    fn attachment(&self) -> Result<Arc<Attachment>, Error> {
+        let Options { connect_timeout, tuning, .. } = &self.inner.options;
+        let limit = tuning.fast_io_fail.map_or(*connect_timeout, |limit| limit.min(*connect_timeout));
+        self.inner.state.wait_up(limit)?.ok_or_else(|| {
+            let context = Box::new(self.inner.context.clone());
+            Error::Link { context, cause: LinkError::Lost { waited: limit } }
+        })
     }
 
     /// Connects all requested lanes, as a set: lanes of the default class first, then read, then poll.
@@ -395,7 +408,6 @@ impl Association {
 mod tests {
     use std::io;
     use std::net::SocketAddr;
-    use std::time::Duration;
 
     use super::*;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use host_core::association_machine::ControllerInfo;
 use host_core::attachment::Attachment;
@@ -85,20 +86,17 @@ impl AssociationState {
         self.lock().over.clone()
     }
 
-    /// Blocks until the association is up.
+    /// Blocks until the association is up, at most `limit`. Returns `None` if it is not up by then.
     ///
     /// # Errors
     /// Why it ended for good.
-    pub(crate) fn wait_up(&self) -> Result<Arc<Attachment>, Error> {
-        let mut state = self.lock();
-        loop {
-            if let Some(over) = &state.over {
-                return Err(Error::clone(over));
-            }
-            if let Some(attachment) = &state.attachment {
-                return Ok(Arc::clone(attachment));
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn wait_up(&self, limit: Duration) -> Result<Option<Arc<Attachment>>, Error> {
+        let is_down = |state: &mut State| state.over.is_none() && state.attachment.is_none();
+        let waited = self.changed.wait_timeout_while(self.lock(), limit, is_down);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match &state.over {
+            Some(over) => Err(Error::clone(over)),
+            None => Ok(state.attachment.clone()),
         }
     }
 }

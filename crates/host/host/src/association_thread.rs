@@ -463,7 +463,8 @@ impl Resolver {
     fn begin(&mut self, address: &Address) -> io::Result<()> {
         let (resolve, answers, address) = (self.resolve, self.answers.clone(), address.clone());
         let thread = std::thread::Builder::new().name("nvlane-resolve".into());
-        thread.spawn(move || answers.post(AssociationMessage::Resolved(resolve(&address))))?;
+        let spawned = thread.spawn(move || answers.post(AssociationMessage::Resolved(resolve(&address))));
+        spawned.map_err(|error| io::Error::new(error.kind(), format!("cannot start a thread: {error}")))?;
         self.is_out = true;
         Ok(())
     }

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use host_core::link_error::LinkContext;
 use host_core::queue_map::LaneClass;
 use reactor::Address as Post;
 use wire::id::Qid;
-use wire::nqn::Nqn;
 
 use crate::address::Address;
 use crate::association_state::AssociationState;
@@ -24,7 +24,7 @@ pub(crate) struct SharedAssociation {
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
     pub(crate) options: Options,
     pub(crate) address: Address,
-    pub(crate) subsystem: Nqn,
+    pub(crate) context: LinkContext,
     pub(crate) clock: Clock,
     /// Dropping the last handle does not wait for the association's end.
     pub(crate) is_detached: AtomicBool,

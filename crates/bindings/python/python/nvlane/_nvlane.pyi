@@ -18,7 +18,7 @@ class CommonOptions(TypedDict, total=False):
     tls_key: pre-shared key of TLS 1.3 (NVMeTLSkey-1:...); tls_key_compat: derive as libnvme before 1.16.
     concat: TLS with a key that authentication generates.
     header_digest, data_digest: CRC32C of every PDU.
-    connect_timeout: seconds of each step of a connection (default 10).
+    connect_timeout: seconds of each step of a connection (default 10). Opening a client makes one attempt.
     timeout: seconds until a command without an answer is aborted (default 30).
     """
 

@@ -291,6 +291,11 @@ fn what_waits_for_a_lost_association_ends_when_asked() {
         error.contains("no connection to the target for 200 ms: the command has not happened"),
         "{error}"
     );
+    // A new lane waits no longer than commands do.
+    let start = Instant::now();
+    let error = association.lane::<Vec<u8>>().unwrap_err().to_string();
+    assert!(error.contains("the association is lost, and was not connected again in 150 ms"), "{error}");
+    assert!((150 * MS..ENDLESS).contains(&start.elapsed()), "{:?}", start.elapsed());
     target.set_open(true);
     let until = Instant::now() + LIMIT;
     while !lane.is_live() {
