@@ -21,6 +21,7 @@ fn class<'py>(
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     static COMMAND: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     static CONNECTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static RESOURCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let message = error.to_string();
     let made = match error {
         Error::Address(_) | Error::Command(_) | Error::NoSubsystem { .. } | Error::Spread(_) => {
@@ -32,6 +33,8 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
             let arguments = (message, status, failure.may_have_happened(), is_unflushed);
             class(py, &COMMAND, "CommandError").and_then(|class| class.call1(arguments))
         }
+        Error::System { cause, .. } => class(py, &RESOURCE, "ResourceError")
+            .and_then(|class| class.call1((message, cause.raw_os_error()))),
         _ => class(py, &CONNECTION, "ConnectionLost")
             .and_then(|class| class.call1((message, error.is_permanent()))),
     };

@@ -18,6 +18,6 @@ same classes for asyncio, and `Completions` is for programs with an event loop o
 
 from ._nvlane import VERSION as __version__
 from ._nvlane import Blocks, Completions, KeyValue
-from .errors import CommandError, ConnectionLost, Error
+from .errors import CommandError, ConnectionLost, Error, ResourceError
 
-__all__ = ["Blocks", "CommandError", "Completions", "ConnectionLost", "Error", "KeyValue", "__version__"]
+__all__ = ["Blocks", "CommandError", "Completions", "ConnectionLost", "Error", "KeyValue", "ResourceError", "__version__"]

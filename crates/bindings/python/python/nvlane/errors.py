@@ -27,6 +27,20 @@ class CommandError(Error):
         return type(self), (str(self), self.status, self.may_have_happened, self.unflushed)
 
 
+class ResourceError(Error, OSError):
+    """The system gave this process no thread, descriptor or memory for a call: the message says which.
+
+    errno: the system's number, or None.
+    """
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.errno)
+
+
 class ConnectionLost(Error, ConnectionError):
     """The target cannot be reached or does not accept this host, or the client ended.
 
