@@ -21,7 +21,7 @@ impl From<Vec<u8>> for UserBuffer {
 }
 
 impl DataBuffer for UserBuffer {
-    const FOLLOWS_SENDS: bool = true;
+    const FOLLOWS_DATA: bool = true;
 
     fn length(&self) -> usize {
         self.bytes.len()

@@ -108,12 +108,19 @@ pub(crate) enum Data<B> {
 }
 
 impl<B: DataBuffer> DataBuffer for Data<B> {
-    const FOLLOWS_SENDS: bool = B::FOLLOWS_SENDS;
+    const FOLLOWS_DATA: bool = B::FOLLOWS_DATA;
 
     #[inline]
     fn on_sent(&mut self, range: Range<usize>) {
         if let Self::Caller(buffer) = self {
             buffer.on_sent(range);
+        }
+    }
+
+    #[inline]
+    fn on_received(&mut self, range: Range<usize>) {
+        if let Self::Caller(buffer) = self {
+            buffer.on_received(range);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Pairs of commands on lanes of one or several targets: a Collect or Data command holds the buffer, and its Submit names the keys.
-//! A third one, behind the data, brings the checksum that was computed while the data left. docs/kv-commands.md §4, §7
+//! A third one, behind the data, brings the checksum that was computed while the data left. Data that arrives has its checksum computed
+//! part by part as well. docs/kv-commands.md §4, §7
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -42,13 +43,15 @@ const COMMAND_COUNT_MAX: u64 = 3;
 #[derive(Debug)]
 pub(crate) enum PairBuffer<B> {
     Pieces(Vectored<B>),
-    /// With a checksum that is computed while they leave.
+    /// With a checksum that is computed while they leave, and sent behind them.
     Summed(Vectored<B>, Sum),
+    /// With a checksum that is computed while they are filled.
+    Checked(Vectored<B>, Sum),
     Bytes(Vec<u8>),
 }
 
-/// The checksum of data, computed part by part when the socket has taken it: its memory is in the processor's caches then, and
-/// the target receives meanwhile.
+/// The checksum of data, computed part by part when the socket has taken or given it: its memory is in the processor's caches then,
+/// and the target receives or sends meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Sum {
     digest: DataDigest,
@@ -58,57 +61,81 @@ pub(crate) struct Sum {
     result: Arc<OnceLock<u32>>,
 }
 
+impl Sum {
+    /// The checksum, once all bytes are in it.
+    pub(crate) fn result(&self) -> Option<u32> {
+        self.result.get().copied()
+    }
+
+    /// Adds the bytes of the pieces up to `end`. Those that are sent again are in it already.
+    fn advance<B: DataBuffer>(&mut self, pieces: &Vectored<B>, end: usize) {
+        while self.done < end {
+            let part = pieces.part(self.done);
+            let part = &part[..part.len().min(end - self.done)];
+            self.digest.update(part);
+            self.done += part.len();
+        }
+        if self.done == pieces.length() {
+            self.result.get_or_init(|| self.digest.finish());
+        }
+    }
+}
+
 impl<B> PairBuffer<B> {
-    /// Begins the checksum for a new attempt. Where it will be, if there is one.
+    /// Begins the checksum for a new attempt. Where it will be, if it is to be sent.
     fn begin_sum(&mut self) -> Option<Arc<OnceLock<u32>>> {
-        let Self::Summed(_, sum) = self else { return None };
+        let is_sent = matches!(self, Self::Summed(..));
+        let (Self::Summed(_, sum) | Self::Checked(_, sum)) = self else { return None };
         *sum = Sum::default();
-        Some(Arc::clone(&sum.result))
+        is_sent.then(|| Arc::clone(&sum.result))
     }
 }
 
 impl<B: DataBuffer> DataBuffer for PairBuffer<B> {
-    const FOLLOWS_SENDS: bool = true;
+    const FOLLOWS_DATA: bool = true;
 
     fn on_sent(&mut self, range: Range<usize>) {
-        let Self::Summed(pieces, sum) = self else { return };
-        // Data that is sent again is in it already.
-        while sum.done < range.end {
-            let part = pieces.part(sum.done);
-            let part = &part[..part.len().min(range.end - sum.done)];
-            sum.digest.update(part);
-            sum.done += part.len();
+        if let Self::Summed(pieces, sum) = self {
+            sum.advance(pieces, range.end);
         }
-        if sum.done == pieces.length() {
-            sum.result.get_or_init(|| checksum_of(sum.digest));
+    }
+
+    fn on_received(&mut self, range: Range<usize>) {
+        let Self::Checked(pieces, sum) = self else { return };
+        if range.start == 0 {
+            // The command was sent again.
+            *sum = Sum::default();
         }
+        sum.advance(pieces, range.end);
     }
 
     fn length(&self) -> usize {
         match self {
-            Self::Pieces(pieces) | Self::Summed(pieces, _) => pieces.length(),
+            Self::Pieces(pieces) | Self::Summed(pieces, _) | Self::Checked(pieces, _) => pieces.length(),
             Self::Bytes(bytes) => bytes.length(),
         }
     }
 
     fn part(&self, offset: usize) -> &[u8] {
         match self {
-            Self::Pieces(pieces) | Self::Summed(pieces, _) => pieces.part(offset),
+            Self::Pieces(pieces) | Self::Summed(pieces, _) | Self::Checked(pieces, _) => pieces.part(offset),
             Self::Bytes(bytes) => bytes.part(offset),
         }
     }
 
     fn part_mut(&mut self, offset: usize) -> &mut [u8] {
         match self {
-            Self::Pieces(pieces) | Self::Summed(pieces, _) => pieces.part_mut(offset),
+            Self::Pieces(pieces) | Self::Summed(pieces, _) | Self::Checked(pieces, _) => {
+                pieces.part_mut(offset)
+            }
             Self::Bytes(bytes) => bytes.part_mut(offset),
         }
     }
 }
 
 /// A checksum as it is kept: never 0, which says that there is none.
-pub(crate) fn checksum_of(digest: DataDigest) -> u32 {
-    digest.finish().max(1)
+pub(crate) fn kept_checksum(checksum: u32) -> u32 {
+    checksum.max(1)
 }
 
 /// One pair of commands, and its end.
@@ -292,7 +319,7 @@ impl<B: DataBuffer> PairLanes<B> {
             let pair = &mut pairs[number];
             let Some(&sum) = pair.sum.as_ref().and_then(|sum| sum.get()) else { return pair.sum.is_some() };
             let user = number as u64 * COMMAND_COUNT_MAX + 2;
-            match self.lanes.submit(pair.lane, make_last(number, pair.tag, sum), None, user) {
+            match self.lanes.submit(pair.lane, make_last(number, pair.tag, kept_checksum(sum)), None, user) {
                 Ok(()) => pair.left += 1,
                 // Its Submit will have ended, and leave room.
                 Err(_) if self.lanes.lanes()[pair.lane].over().is_none() => return true,

@@ -19,7 +19,9 @@ use crate::error::Error;
 use crate::key_value_outcome::present;
 use crate::lane::Lane;
 use crate::value_pairs::{Pair, PairBuffer, PairLanes, Patience};
-use crate::value_transfer::{Direction, Job, Moved, ValueTransfer, batch_buffers, batch_commands, checksum};
+use crate::value_transfer::{
+    Direction, Job, Moved, ValueTransfer, batch_buffers, batch_commands, is_damaged,
+};
 
 /// A key-value namespace of a target that is up.
 #[derive(Clone, Debug)]
@@ -144,9 +146,10 @@ impl<B: DataBuffer + Default> ValueTargets<B> {
         at_targets: &[Option<usize>],
         mut effort: Effort<'_>,
     ) -> Result<(), RefusedTransfer> {
-        let mut jobs = self.jobs(transfers, at_targets, Direction::Retrieve)?;
+        let direction = Direction::Retrieve { has_checksums: self.has_checksums };
+        let mut jobs = self.jobs(transfers, at_targets, direction)?;
         let scan_counts = self.scan_counts();
-        let pairs = self.run(transfers, &mut jobs, Direction::Retrieve, effort.again());
+        let pairs = self.run(transfers, &mut jobs, direction, effort.again());
         // Stripes of two versions are no value; nor are some from before a reconnect, and some from after it.
         let versions: Vec<u32> = pairs.iter().map(|pair| low(pair.results[1])).collect();
         let same_targets: Vec<bool> =
@@ -167,19 +170,12 @@ impl<B: DataBuffer + Default> ValueTargets<B> {
             }
             next += count;
         }
-        let again_pairs = self.run(transfers, &mut again, Direction::Retrieve, effort);
+        self.run(transfers, &mut again, direction, effort);
         if self.has_checksums {
-            // Stripes of one version have the same flags.
-            let is_again = |at| again.iter().any(|job| job.at == at);
-            let first = jobs.iter().zip(&pairs).filter(|(job, _)| !is_again(job.at));
-            for (job, pair) in first.chain(again.iter().zip(&again_pairs)) {
-                let (transfer, flags) = (&mut transfers[job.at], low(pair.results[1] >> 32));
-                let is_compared = flags != 0
-                    && job.batch.is_none()
-                    && job.pieces.start == 0
-                    && transfer.is_whole()
-                    && transfer.ranges.is_empty();
-                if is_compared && checksum(&transfer.pieces) != flags {
+            jobs.retain(|job| !again.iter().any(|other| other.at == job.at));
+            for stripes in jobs.chunk_by(|one, other| one.at == other.at).chain(again.chunks(1)) {
+                let transfer = &mut transfers[stripes[0].at];
+                if transfer.is_whole() && is_damaged(stripes) {
                     transfer.moved = Moved::Damaged;
                     self.damaged_count += 1;
                 }
@@ -248,7 +244,7 @@ impl<B: DataBuffer + Default> ValueTargets<B> {
             |target: usize| &targets[target].as_ref().expect("jobs are for targets that are up").namespace;
         let pair = |job: &mut Job| {
             let transfer = &mut transfers[job.at];
-            let may_repeat = direction == Direction::Retrieve || transfer.options.is_empty();
+            let may_repeat = direction.is_retrieval() || transfer.options.is_empty();
             let mut pair = job.pair(namespace(job.target), transfer, direction);
             pair.attempt_count_max = if may_repeat { effort.attempt_count_max } else { 1 };
             pair
@@ -264,7 +260,7 @@ impl<B: DataBuffer + Default> ValueTargets<B> {
         let mut make_last =
             |number: usize, tag, checksum| namespace(jobs[number].target).store_flags(tag, checksum);
         self.lanes.run(&mut pairs, (&mut make, &mut make_last), effort.patience);
-        for (job, pair) in jobs.iter().zip(&mut pairs) {
+        for (job, pair) in jobs.iter_mut().zip(&mut pairs) {
             job.finish(pair, &mut transfers[job.at], direction);
         }
         pairs

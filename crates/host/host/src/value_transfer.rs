@@ -7,6 +7,7 @@ use host_core::failure::Failure;
 use host_core::key_value::{Batch, KeyValueNamespace};
 use host_core::namespace::InvalidCommand;
 use host_core::submit::Command;
+use memory::crc32c;
 use proto::DataDigest;
 use proto::host_queue::DataBuffer;
 use wire::kv::StoreOptions;
@@ -14,7 +15,7 @@ use wire::kv::batch::{Operation, StoreAttributes};
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 
-use crate::value_pairs::{Pair, PairBuffer, PairCommands, Sum, checksum_of};
+use crate::value_pairs::{Pair, PairBuffer, PairCommands, Sum, kept_checksum};
 
 /// Bytes of a stripe, at least: a shorter value, or one in one piece, is one job.
 const STRIPE_BYTES_MIN: u64 = 1 << 20;
@@ -83,8 +84,14 @@ impl<'k, B> ValueTransfer<'k, B> {
 /// Where values go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
-    Retrieve,
+    Retrieve { has_checksums: bool },
     Store { ttl_s: u32, has_checksums: bool },
+}
+
+impl Direction {
+    pub(crate) fn is_retrieval(self) -> bool {
+        matches!(self, Self::Retrieve { .. })
+    }
 }
 
 /// One pair of commands of a transfer.
@@ -101,6 +108,10 @@ pub(crate) struct Job {
     pub(crate) value_bytes: u32,
     /// An empty value: no command has data of no bytes, and a batch of one operation has.
     pub(crate) batch: Option<Batch>,
+    /// The checksum of the bytes that were received, if it was computed.
+    sum: Option<u32>,
+    /// The one that was stored with the whole value; 0 for none.
+    kept_sum: u32,
 }
 
 impl Job {
@@ -123,12 +134,14 @@ impl Job {
             length,
             value_bytes,
             batch: None,
+            sum: None,
+            kept_sum: 0,
         };
         let whole = job(0..lengths.len(), None, value_bytes);
         if value_bytes == 0 && transfer.ranges.is_empty() {
             let mut batch = namespace.batch()?;
             match direction {
-                Direction::Retrieve => batch.push(&Operation::on(KvOpcode::EXIST, transfer.key))?,
+                Direction::Retrieve { .. } => batch.push(&Operation::on(KvOpcode::EXIST, transfer.key))?,
                 Direction::Store { ttl_s, .. } => {
                     let attributes = StoreAttributes { ttl_s, flags: 0 };
                     batch.store_with(transfer.key, &[], transfer.options, attributes)?;
@@ -137,7 +150,7 @@ impl Job {
             return Ok(vec![Self { batch: Some(batch), ..whole }]);
         }
         whole.commands(namespace, 0, transfer, None, direction)?;
-        if direction != Direction::Retrieve || !transfer.ranges.is_empty() {
+        if !direction.is_retrieval() || !transfer.ranges.is_empty() {
             return Ok(vec![whole]);
         }
         Ok(match stripes(&lengths, lane_count as u64) {
@@ -163,6 +176,8 @@ impl Job {
             length: value_bytes,
             value_bytes,
             batch: None,
+            sum: None,
+            kept_sum: 0,
         }
     }
 
@@ -173,24 +188,27 @@ impl Job {
         transfer: &mut ValueTransfer<'_, B>,
         direction: Direction,
     ) -> Pair<B> {
-        let has_sum = matches!(direction, Direction::Store { has_checksums: true, .. })
+        let is_summed = matches!(direction, Direction::Store { has_checksums: true, .. })
             && self.length >= SUMMED_BYTES_MIN
             && namespace.takes_flags_later();
+        let is_checked =
+            direction == Direction::Retrieve { has_checksums: true } && transfer.ranges.is_empty();
         let buffers = match &mut self.batch {
             Some(batch) => batch_buffers(batch),
             None => {
                 let pieces = &mut transfer.pieces[self.pieces.clone()];
                 let pieces = pieces.iter_mut().map(std::mem::take).collect();
                 let pieces = Vectored::new(pieces);
-                let buffer = match has_sum {
-                    true => PairBuffer::Summed(pieces, Sum::default()),
-                    false => PairBuffer::Pieces(pieces),
+                let buffer = match (is_summed, is_checked) {
+                    (true, _) => PairBuffer::Summed(pieces, Sum::default()),
+                    (_, true) => PairBuffer::Checked(pieces, Sum::default()),
+                    _ => PairBuffer::Pieces(pieces),
                 };
                 [Some(buffer), None]
             }
         };
         let mut pair = Pair::new(self.target, buffers);
-        if self.length <= CAPSULE_BYTES_MAX && direction != Direction::Retrieve {
+        if self.length <= CAPSULE_BYTES_MAX && !direction.is_retrieval() {
             pair.kept_bytes = self.length.into();
         }
         pair
@@ -209,7 +227,7 @@ impl Job {
             return Ok(batch_commands(batch, tag, pair));
         }
         match direction {
-            Direction::Retrieve => {
+            Direction::Retrieve { .. } => {
                 let (ranges, expected_bytes) = match &transfer.ranges[..] {
                     [] => (self.range.as_slice(), self.value_bytes),
                     // They say nothing of the value's length.
@@ -238,7 +256,7 @@ impl Job {
 
     /// Gives the buffers back to the transfer, and tells it the end of the pair.
     pub(crate) fn finish<B: DataBuffer>(
-        &self,
+        &mut self,
         pair: &mut Pair<B>,
         transfer: &mut ValueTransfer<'_, B>,
         direction: Direction,
@@ -247,7 +265,14 @@ impl Job {
             Some(_) => moved_empty(pair, direction),
             None => pair.failure.map_or(Moved::Whole, |failure| Moved::of(failure, direction)),
         };
-        if let Some(PairBuffer::Pieces(pieces) | PairBuffer::Summed(pieces, _)) = pair.buffers[0].take() {
+        if let Some(PairBuffer::Checked(_, sum)) = &pair.buffers[0] {
+            self.sum = sum.result();
+            self.kept_sum = u32::try_from(pair.results[1] >> 32).expect("a half");
+        }
+        if let Some(
+            PairBuffer::Pieces(pieces) | PairBuffer::Summed(pieces, _) | PairBuffer::Checked(pieces, _),
+        ) = pair.buffers[0].take()
+        {
             let places = &mut transfer.pieces[self.pieces.clone()];
             for (place, piece) in places.iter_mut().zip(pieces.into_pieces()) {
                 *place = piece;
@@ -274,7 +299,7 @@ fn moved_empty<B>(pair: &Pair<B>, direction: Direction) -> Moved {
         Some(outcome) if !outcome.status.is_success() => {
             Moved::of(Failure::Status(outcome.status), direction)
         }
-        Some(outcome) if direction == Direction::Retrieve && outcome.result != 0 => Moved::OtherLength,
+        Some(outcome) if direction.is_retrieval() && outcome.result != 0 => Moved::OtherLength,
         Some(_) => Moved::Whole,
         None => Moved::Failed(Failure::Unreachable),
     }
@@ -294,6 +319,16 @@ impl Moved {
     }
 }
 
+/// Whether the bytes that the jobs of a value have received are not those that were stored with a checksum.
+pub(crate) fn is_damaged(stripes: &[Job]) -> bool {
+    // Stripes of one version have the same.
+    let kept = stripes[0].kept_sum;
+    let whole = stripes
+        .iter()
+        .try_fold(0, |before, job| Some(crc32c::combine(before, job.sum?, job.length as usize)));
+    kept != 0 && whole.is_none_or(|sum| kept_checksum(sum) != kept)
+}
+
 /// The buffers of a batch: for its outcomes, and with its operations.
 pub(crate) fn batch_buffers<B>(batch: &mut Batch) -> [Option<PairBuffer<B>>; 2] {
     let outcomes = vec![0; batch.outcome_bytes() as usize];
@@ -307,7 +342,7 @@ pub(crate) fn batch_commands<B: DataBuffer>(batch: &Batch, tag: u32, pair: &Pair
 }
 
 /// The checksum of a value, never 0.
-pub(crate) fn checksum<B: DataBuffer>(pieces: &[B]) -> u32 {
+fn checksum<B: DataBuffer>(pieces: &[B]) -> u32 {
     let mut digest = DataDigest::new();
     for piece in pieces {
         let mut at = 0;
@@ -317,7 +352,7 @@ pub(crate) fn checksum<B: DataBuffer>(pieces: &[B]) -> u32 {
             at += part.len();
         }
     }
-    checksum_of(digest)
+    kept_checksum(digest.finish())
 }
 
 /// Consecutive pieces for each lane, of about the same number of bytes, with their range of the value; `None` if one lane
@@ -372,7 +407,7 @@ mod tests {
     #[test]
     fn for_a_cache_all_that_is_not_whole_is_a_miss() {
         let status = |status: Status| Failure::Status(status.with_dnr());
-        let retrieved = |failure| Moved::of(failure, Direction::Retrieve);
+        let retrieved = |failure| Moved::of(failure, Direction::Retrieve { has_checksums: false });
         assert_eq!(retrieved(status(Status::KEY_DOES_NOT_EXIST)), Moved::Missing);
         assert_eq!(retrieved(status(Status::INVALID_VALUE_SIZE)), Moved::OtherLength);
         assert_eq!(retrieved(Failure::TimedOut), Moved::Failed(Failure::TimedOut));

@@ -656,10 +656,13 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         let Incoming::Read { slot, offset, .. } = &mut self.incoming else { return Ok(()) };
         let start = *offset as usize;
         *offset += u32::try_from(count).expect("at most a PDU");
-        if let SlotState::Live(command) = &self.slots[usize::from(*slot)].state
-            && let Transfer::FromController { buffer, .. } = &command.transfer
+        if let SlotState::Live(command) = &mut self.slots[usize::from(*slot)].state
+            && let Transfer::FromController { buffer, .. } = &mut command.transfer
         {
             self.framer.on_placed(&buffer.part(start)[..count])?;
+            if B::FOLLOWS_DATA {
+                buffer.on_received(start..start + count);
+            }
         }
         Ok(())
     }
@@ -716,7 +719,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         reason = "slots are ours, and no range is longer than its bytes"
     )]
     fn tell_buffers(&mut self, count: usize) {
-        if !B::FOLLOWS_SENDS {
+        if !B::FOLLOWS_DATA {
             return;
         }
         let mut left = count;

@@ -24,7 +24,6 @@
 /// Value of the register before the first byte. The checksum is the last value's complement.
 pub const START: u32 = 0xFFFF_FFFF;
 /// The polynomial, bits reflected.
-#[cfg(target_arch = "x86_64")]
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
 /// The register after these bytes.
@@ -44,6 +43,31 @@ pub fn append(register: u32, bytes: &[u8]) -> u32 {
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u32 {
     !append(START, bytes)
+}
+
+/// The checksum of two pieces, one after the other, from those of each; the second has `length` bytes.
+#[must_use]
+pub fn combine(first: u32, second: u32, length: usize) -> u32 {
+    // x^8, and its powers of two.
+    let (mut shifted, mut power, mut left) = (first, 1 << 23, length);
+    while left > 0 {
+        if left & 1 == 1 {
+            shifted = multiplied(shifted, power);
+        }
+        power = multiplied(power, power);
+        left >>= 1;
+    }
+    shifted ^ second
+}
+
+/// The product of two polynomials modulo that of the checksum. The highest bit is x^0.
+fn multiplied(one: u32, mut other: u32) -> u32 {
+    let mut product = 0;
+    for bit in (0..32).rev() {
+        product ^= other & (one >> bit & 1).wrapping_neg();
+        other = (other >> 1) ^ (POLYNOMIAL & (other & 1).wrapping_neg());
+    }
+    product
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -463,6 +487,17 @@ mod tests {
         };
         #[cfg(any(not(target_arch = "x86_64"), miri))]
         vec![append(register, bytes)]
+    }
+
+    #[test]
+    fn checksums_of_pieces_give_that_of_the_whole() {
+        let mut random = SplitMix64::new(2);
+        let bytes: Vec<u8> = (0..5000).map(|_| random.draw().to_le_bytes()[0]).collect();
+        for cut in [0, 1, 7, 2048, 4999, 5000] {
+            let (one, other) = bytes.split_at(cut);
+            let combined = combine(checksum(one), checksum(other), other.len());
+            assert_eq!(combined, checksum(&bytes), "{cut}");
+        }
     }
 
     #[test]

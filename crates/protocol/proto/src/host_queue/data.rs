@@ -20,8 +20,8 @@ use std::ops::Range;
 /// takes(block.as_mut_slice());
 /// ```
 pub trait DataBuffer: 'static {
-    /// Whether [`on_sent`](Self::on_sent) has anything to do.
-    const FOLLOWS_SENDS: bool = false;
+    /// Whether [`on_sent`](Self::on_sent) and [`on_received`](Self::on_received) have anything to do.
+    const FOLLOWS_DATA: bool = false;
     /// Bytes in all.
     fn length(&self) -> usize;
     /// The piece that begins at byte `offset` (below the length) and goes on as far as it is contiguous.
@@ -29,8 +29,10 @@ pub trait DataBuffer: 'static {
     /// The same, to fill.
     fn part_mut(&mut self, offset: usize) -> &mut [u8];
     /// The socket has taken these bytes, which are in the processor's caches now; asked only if
-    /// [`FOLLOWS_SENDS`](Self::FOLLOWS_SENDS). The ranges of a command go from its first byte to its last.
+    /// [`FOLLOWS_DATA`](Self::FOLLOWS_DATA). The ranges of a command go from its first byte to its last.
     fn on_sent(&mut self, _range: Range<usize>) {}
+    /// These bytes have been received; as [`on_sent`](Self::on_sent).
+    fn on_received(&mut self, _range: Range<usize>) {}
 }
 
 /// Longest data of a command, bytes: a PDU length must also cover header, padding and digest.
@@ -63,19 +65,23 @@ impl<B: DataBuffer> Transfer<B> {
     }
 }
 
-/// Copies `bytes` into a buffer from `offset` on. There is room for them.
+/// Copies `bytes` into a buffer from `offset` on, and tells it. There is room for them.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "the bytes were held against the buffer")]
 pub(super) fn fill<B: DataBuffer>(buffer: &mut B, mut offset: usize, mut bytes: &[u8]) {
+    let range = offset..offset + bytes.len();
     loop {
         let part = buffer.part_mut(offset);
         if let Some(whole) = part.get_mut(..bytes.len()) {
             memory::copy_bytes(whole, bytes);
-            return;
+            break;
         }
         let (now, later) = bytes.split_at(part.len());
         memory::copy_bytes(part, now);
         (offset, bytes) = (offset + now.len(), later);
+    }
+    if B::FOLLOWS_DATA {
+        buffer.on_received(range);
     }
 }
 
