@@ -479,8 +479,7 @@ fn another_server_runs_on_the_machine_of_the_targets() {
 fn a_program_that_reads_memory_runs_on_the_second_core_of_the_server() {
     let server = Server::with(&["--cores", "0,1"]);
     let mut ask = server.session();
-    let start =
-        json!({ "start_memory_reader": { "access": "sequential", "warm_up_us": 1000, "measure_us": 20000 } });
+    let start = json!({ "start_memory_reader": { "access": "sequential", "warm_up": time(1000), "measure": time(20000) } });
     for _ in 0..2 {
         assert_eq!(ask(start.clone()), json!({ "done": null }));
         let read = ask(json!("end_memory_reader"));
@@ -565,19 +564,20 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
     let ceiling = |name: &str, value: u64| {
         let mut start = json!({
             "depth": 1, "connections": 1, "io_bytes": 4096, "memory_bytes": 0, "far_memory_bytes": 0, "tls": null,
-            "warm_up_us": 1, "sleeps": true,
+            "warm_up": time(1), "sleeps": true,
         });
         start[name] = json!(value);
         json!({ "start_ceiling": start })
     };
-    let reader = json!({ "start_memory_reader": { "access": "random", "warm_up_us": 0, "measure_us": 1 } });
+    let reader =
+        json!({ "start_memory_reader": { "access": "random", "warm_up": time(0), "measure": time(1) } });
     let file_target = |kind: &str, bytes: u64, core_count: u32| json!({ "start_file_target": { "kind": kind, "bytes": bytes, "core_count": core_count } });
-    let file_load = |name: &str, value: u64| {
+    let file_load = |name: &str, value: Value| {
         let mut start = json!({
             "bytes": 1 << 20, "pattern": "randread", "read_percent": 100, "io_bytes": 4096, "jobs": 1, "depth": 1,
-            "warm_up_us": 1, "measure_us": 1, "core_count": 1,
+            "warm_up": time(1), "measure": time(1), "core_count": 1,
         });
-        start[name] = json!(value);
+        start[name] = value;
         json!({ "start_file_load": start })
     };
     for (request, reason) in [
@@ -591,12 +591,12 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
         (json!("end_file_load"), "no load runs on the file"),
         (file_target("spdk", 1 << 31, 1), "the file of a study has at most 1g bytes"),
         (file_target("spdk", 4096, 0), "a core of the server"),
-        (file_load("jobs", 4_000_000_000), "queues of a load on the file: 1 to 1024"),
-        (file_load("bytes", 0), "the file of a study has at most 1g bytes"),
+        (file_load("jobs", json!(4_000_000_000_u32)), "queues of a load on the file: 1 to 1024"),
+        (file_load("bytes", json!(0)), "the file of a study has at most 1g bytes"),
         (json!("end_memory_reader"), "no program reads memory"),
         (json!({ "counters": { "target": 1 } }), "there is no target 1"),
         (json!({ "steer": { "target": 1, "by": "own_queues" } }), "there is no target 1"),
-        (json!({ "start_sampling": { "target": 7, "measure_us": 1 } }), "there is no target 7"),
+        (json!({ "start_sampling": { "target": 7, "measure": time(1) } }), "there is no target 7"),
         (json!("end_sampling"), "no target is sampled"),
     ] {
         let refused = ask(request.clone());
@@ -609,10 +609,15 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
         assert!(ask(ceiling("depth", 4))["done"][1].is_string());
     }
     for _ in 0..2 {
-        assert_eq!(ask(file_load("measure_us", 500_000_000)), json!({ "done": null }));
+        assert_eq!(ask(file_load("measure", time(500_000_000))), json!({ "done": null }));
     }
     let refused = ask(json!({ "start_peer": { "kind": "/bin/sh", "memory_mib": 1 } }));
     assert!(refused["refused"].as_str().is_some_and(|told| told.contains("no message")), "{refused}");
+}
+
+/// A time as messages have it.
+fn time(us: u64) -> Value {
+    json!(Duration::from_micros(us))
 }
 
 fn null_target() -> Value {
@@ -826,7 +831,7 @@ fn a_sampling_ends_with_its_target_and_with_its_study() {
     let start = json!({ "start": { "namespaces": [{ "null": { "bytes": 1 << 30, "lba_bytes": null } }], "tuning": {}, "tells": false } });
     let mut target = || ask(start.clone())["done"]["target"].as_u64().expect("a target");
     let (first, second) = (target(), target());
-    let sample = |target: u64, measure_us: u64| json!({ "start_sampling": { "target": target, "measure_us": measure_us } });
+    let sample = |target: u64, measure_us: u64| json!({ "start_sampling": { "target": target, "measure": time(measure_us) } });
     let refused = ask(sample(first, 601_000_000));
     assert_eq!(refused["refused"], "threads are sampled for 600 s at most");
     let started = ask(sample(first, 1_000_000));

@@ -18,6 +18,7 @@ use crate::cell::Values;
 use crate::distribution::Distribution;
 use crate::error::Error;
 use crate::load_values::{bins, values};
+use crate::process::available_bytes;
 use crate::remote::target::RemoteTarget;
 use crate::remote::{self, ServerConnection};
 use crate::served::Served;
@@ -195,6 +196,22 @@ impl Bench {
             [] => self.host_cores.clone(),
             pairs => pairs.iter().take(count).flat_map(|pair| [pair.host, pair.target]).collect(),
         }
+    }
+
+    /// Checks that each side has a core.
+    pub(crate) fn check_cores(&self) -> Result<(), Error> {
+        match self.cores {
+            Some(_) => Ok(()),
+            None => Err(Error::Lacking("this needs two cores, and there is one for us".into())),
+        }
+    }
+
+    /// Checks that this memory is free, bytes, unless a study server has to check its own machine.
+    pub(crate) fn check_memory(&self, wanted_bytes: u64) -> Result<(), Error> {
+        if self.is_remote() || available_bytes()? >= wanted_bytes {
+            return Ok(());
+        }
+        Err(Error::Lacking(format!("this needs {} GiB of free memory", wanted_bytes >> 30)))
     }
 
     /// Whether the targets run on another machine.

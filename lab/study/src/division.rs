@@ -27,6 +27,29 @@ impl Division {
     }
 }
 
+/// Which of these numbers of reactors share cores with the load, and for which there are too few, in sentences. `None`
+/// before the number of cores is known. `whose`: what the reactors are of, "targets".
+pub(crate) fn told(
+    counts: &[u32],
+    core_count: usize,
+    place: &str,
+    whose: &str,
+    is_shared: impl Fn(u32) -> bool,
+) -> Option<String> {
+    let those = |is_meant: &dyn Fn(u32) -> bool| {
+        let some = counts.iter().filter(|count| is_meant(**count)).map(u32::to_string);
+        Some(some.collect::<Vec<_>>().join(", ")).filter(|some| !some.is_empty())
+    };
+    let mut told = format!("There are {core_count} cores{place}.");
+    if let Some(shared) = those(&is_shared) {
+        told += &format!(" With {shared} the load shares the cores of the {whose}.");
+    }
+    if let Some(missing) = those(&|count| count as usize > core_count) {
+        told += &format!(" {missing}: n/a, because there are fewer cores.");
+    }
+    (core_count > 0).then_some(told)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -31,9 +31,14 @@ pub trait Experiment {
         Ok(())
     }
 
+    /// What the machines have of what it needs, once that is known.
+    fn there(&self) -> Option<&There> {
+        None
+    }
+
     /// Other programs that the experiment runs, with their versions.
     fn seen(&self) -> Vec<String> {
-        Vec::new()
+        self.there().map(|there| there.seen.clone()).unwrap_or_default()
     }
 
     /// Conditions of the measurement that decide which other results it can be compared with, in a sentence.
@@ -44,7 +49,7 @@ pub trait Experiment {
 
     /// Measurements that are missing, and their requirements.
     fn lacking(&self) -> Vec<Lacking> {
-        Vec::new()
+        self.there().map(|there| there.absent.clone()).unwrap_or_default()
     }
 
     /// More fields of `results.json`, by name.
@@ -94,6 +99,33 @@ pub trait Experiment {
     fn tables(&self, measured: &Measured) -> Vec<Table> {
         let _ = measured;
         Vec::new()
+    }
+}
+
+/// What the machines of a study have of the parts of an experiment.
+#[derive(Debug, Default)]
+pub struct There {
+    /// Parts that they lack, with their requirements.
+    pub absent: Vec<Lacking>,
+    /// Facts about those that they have, for the reader.
+    pub seen: Vec<String>,
+}
+
+impl There {
+    /// Adds a part: a fact about it, or its requirements.
+    pub fn add(&mut self, name: &str, found: Result<Option<String>, String>) {
+        match found {
+            Ok(fact) => {
+                let new = fact.filter(|fact| !self.seen.contains(fact));
+                self.seen.extend(new);
+            }
+            Err(needs) => self.absent.push(Lacking { name: name.to_owned(), needs }),
+        }
+    }
+
+    /// Whether they have a part.
+    pub fn has(&self, name: &str) -> bool {
+        self.absent.iter().all(|absent| absent.name != name)
     }
 }
 

@@ -80,6 +80,17 @@ impl Network {
         Ok(())
     }
 
+    /// As [`check`](Self::check), for a study on one machine; between two there is a network already.
+    pub(crate) fn check_for(bench: &Bench) -> Result<(), Error> {
+        if bench.is_remote() { Ok(()) } else { Self::check() }
+    }
+
+    /// A pair of devices that can be polled, for a study on one machine; `None` between two.
+    pub(crate) fn polled(bench: &Bench) -> Result<Option<Self>, Error> {
+        let link = Link { mtu: 1500, offloads: Offloads::Receive };
+        if bench.is_remote() { Ok(None) } else { Self::new(link).map(Some) }
+    }
+
     /// Creates the namespace and a pair of devices.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Processor time of processes by layer, from samples of the functions that their threads execute.
 //!
 //! ```text
-//! sampler ──addresses, callers──▶ resolver ──names──▶ table ──▶ layer
+//! samples ──addresses, callers──▶ resolver ──names──▶ table ──▶ layer
 //!                                   │ kernel: /proc/kallsyms
 //!                                   │ program: symbols, line tables, unwind tables
 //!                                   │ maps: what is mapped where in a process
@@ -16,10 +16,10 @@ mod maps;
 mod process_sampling;
 mod program;
 mod resolver;
-mod sampler;
+mod samples;
 mod table;
 
 pub(crate) use layer::Layer;
-pub(crate) use process_sampling::{ProcessSampling, Sampled, Unplaced};
+pub(crate) use process_sampling::{ProcessSampling, Sampled};
 pub(crate) use resolver::{Placed, Resolver};
-pub(crate) use sampler::{PERIOD, Scope};
+pub(crate) use samples::{PERIOD, Scope};

@@ -9,15 +9,14 @@ use load::account::Account;
 use load::disturbance::Side;
 use peer::port::free_address;
 
-use crate::bench::{Bench, Load};
+use crate::bench::{Bench, Load, Times};
 use crate::cell::Values;
 use crate::distribution::Distribution;
 use crate::error::Error;
 use crate::file_target::FileTarget;
 use crate::file_target_kind::FileTargetKind;
-use crate::remote::ServerConnection;
-use crate::remote::file_load::RemoteFileLoad;
-use crate::remote::file_target;
+use crate::remote::target::Numbered;
+use crate::remote::{FileLoadOutcome, Request, ServerConnection, StartFileLoad};
 use crate::scratch::ScratchFile;
 use crate::served_options::ServedOptions;
 
@@ -86,9 +85,14 @@ impl StudyFile {
                 })
             }
             Self::There(server, bytes) => {
-                let (address, there) = file_target::start(server, kind, *bytes, core_count)?;
-                let account = Some(there.account());
-                Ok(OtherTarget { address, account, is_of_this_kernel: false, _process: Box::new(there) })
+                let request = Request::StartFileTarget { kind, bytes: *bytes, core_count };
+                let (there, started) = Numbered::start(server, &request)?;
+                Ok(OtherTarget {
+                    address: server.target_address(&started.address)?,
+                    account: Some(there.account()),
+                    is_of_this_kernel: false,
+                    _process: Box::new(there),
+                })
             }
         }
     }
@@ -96,14 +100,24 @@ impl StudyFile {
 
 /// Runs a load on the study server's file, from as many of the server's cores as the load has of this machine.
 fn run_there(bench: &Bench, server: &ServerConnection, bytes: u64, load: &Load) -> Result<Values, Error> {
-    let core_count = u32::try_from(load.cores.len()).unwrap_or(u32::MAX).max(1);
-    let times = (bench.times.warm_up, bench.times.measure);
-    let running = RemoteFileLoad::start(server, (bytes, core_count), &load.workload, times)?;
-    bench.sleep(times.0 + times.1);
+    let Load { workload, cores, .. } = load;
+    let Times { warm_up, measure, .. } = bench.times;
+    server.request::<()>(&Request::StartFileLoad(StartFileLoad {
+        bytes,
+        pattern: workload.pattern.name().to_owned(),
+        read_percent: workload.pattern.shares().read,
+        io_bytes: workload.sizes.largest_bytes(),
+        jobs: workload.lanes,
+        depth: workload.depth,
+        warm_up,
+        measure,
+        core_count: u32::try_from(cores.len()).unwrap_or(u32::MAX).max(1),
+    }))?;
+    bench.sleep(warm_up + measure);
     if bench.is_stopped() {
         return Err(server.loss().unwrap_or(Error::Stopped));
     }
-    let outcome = running.end()?;
+    let outcome: FileLoadOutcome = server.request(&Request::EndFileLoad)?;
     bench.note_loss(Side::Host, outcome.loss);
     bench.note_latency(Distribution::of(outcome.bins));
     Ok(outcome.values)

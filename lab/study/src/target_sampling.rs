@@ -1,7 +1,7 @@
 //! Samples of a target's threads, on the machine where it runs.
 
 use crate::error::Error;
-use crate::profile::{ProcessSampling, Resolver, Sampled, Unplaced};
+use crate::profile::{ProcessSampling, Resolver, Sampled};
 use crate::remote::sampling::RemoteSampling;
 
 /// A target that is sampled.
@@ -12,13 +12,8 @@ pub(crate) enum TargetSampling {
     There(RemoteSampling),
 }
 
-/// Samples of a target, before or after their functions have names.
-pub(crate) enum TargetSamples {
-    /// Of this machine.
-    Unplaced(Unplaced),
-    /// Of another one, which names the functions of its kernel and programs.
-    Placed(Sampled),
-}
+/// Names the functions of samples, unless their machine has done so.
+pub(crate) type Naming = Box<dyn FnOnce(&mut Resolver) -> Result<Sampled, Error>>;
 
 impl TargetSampling {
     /// Takes samples out of the buffers.
@@ -34,23 +29,13 @@ impl TargetSampling {
     ///
     /// # Errors
     /// The server has no samples, or is lost.
-    pub(crate) fn finish(self) -> Result<TargetSamples, Error> {
+    pub(crate) fn end(self) -> Result<Naming, Error> {
         match self {
-            Self::Here(sampling) => Ok(TargetSamples::Unplaced(sampling.finish())),
-            Self::There(sampling) => sampling.end().map(TargetSamples::Placed),
-        }
-    }
-}
-
-impl TargetSamples {
-    /// Names the functions.
-    ///
-    /// # Errors
-    /// The mappings of the process cannot be read.
-    pub(crate) fn place(self, resolver: &mut Resolver) -> Result<Sampled, Error> {
-        match self {
-            Self::Unplaced(samples) => samples.place(resolver),
-            Self::Placed(sampled) => Ok(sampled),
+            Self::Here(mut sampling) => {
+                sampling.end();
+                Ok(Box::new(move |resolver| sampling.place(resolver)))
+            }
+            Self::There(sampling) => sampling.end().map(|sampled| -> Naming { Box::new(|_| Ok(sampled)) }),
         }
     }
 }

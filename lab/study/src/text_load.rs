@@ -64,6 +64,18 @@ pub(crate) struct TextLoad {
     pub(crate) measure: Duration,
 }
 
+impl TextLoad {
+    /// A closed loop: batches of this size on connections and keys, for the times of warm-up and measurement.
+    pub(crate) fn new(
+        (kind, batch): (Kind, usize),
+        connections: usize,
+        keys: u64,
+        (warm_up, measure): (Duration, Duration),
+    ) -> Self {
+        Self { kind, batch, connections, keys, seed: 1, rate_per_s: None, warm_up, measure }
+    }
+}
+
 /// Result of a load.
 pub(crate) struct TextResult {
     pub(crate) operations: u64,

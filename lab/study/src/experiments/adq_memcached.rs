@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::adq::{KEY_COUNT, LIMIT_US, MEMCACHED_PORT, POLL_US, TRIES, gets};
+use super::adq::{KEY_COUNT, MEMCACHED_PORT, POLL_US, gets, within_limit};
 use super::prelude::*;
-use crate::network::{Link, Network, Offloads};
+use crate::network::Network;
 use crate::text_load::{self, Protocol};
 
 const CONNECTIONS: [u32; 4] = [1, 8, 32, 128];
@@ -65,16 +65,13 @@ impl Experiment for AdqMemcached {
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
-        if bench.is_remote() { Ok(()) } else { Network::check() }
+        Network::check_for(bench)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let wait_us = if cell.text("alignment") == ON { POLL_US } else { 0 };
         let tuning = TargetTuning { busy_poll_us: Some(wait_us), ..TargetTuning::default() };
-        // Between two machines there is a network already.
-        let is_local = !bench.is_remote();
-        let network =
-            is_local.then(|| Network::new(Link { mtu: 1500, offloads: Offloads::Receive })).transpose()?;
+        let network = Network::polled(bench)?;
         // A study server chooses another address.
         let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, Network::target);
         let memcached = Some(SocketAddr::from((ip, MEMCACHED_PORT)));
@@ -99,16 +96,7 @@ impl Experiment for AdqMemcached {
         let mut best = Values::from([("ops", 0.0)]);
         for _ in 0..STEPS {
             let rate = f64::midpoint(low, high);
-            // Disturbances only add latency: one measurement within the limit suffices.
-            let mut borne = None;
-            for _ in 0..TRIES {
-                let values = run(RATE_CONNECTIONS, Some(rate))?;
-                if values["p999_us"] <= LIMIT_US && values["ops"] >= 0.95 * rate {
-                    borne = Some(values);
-                    break;
-                }
-            }
-            match borne {
+            match within_limit(0.95 * rate, || run(RATE_CONNECTIONS, Some(rate)))? {
                 Some(values) => (low, best) = (rate, values),
                 None => high = rate,
             }

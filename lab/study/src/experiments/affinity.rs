@@ -96,10 +96,7 @@ impl Experiment for Affinity {
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
-        match bench.cores {
-            Some(_) => Ok(()),
-            None => Err(Error::Lacking("this needs two cores, and there is one for us".into())),
-        }
+        bench.check_cores()
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {

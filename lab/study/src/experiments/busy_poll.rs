@@ -5,7 +5,7 @@ use load::report::Report;
 use serde_json::Value;
 
 use super::prelude::*;
-use crate::network::{Link, Network, Offloads};
+use crate::network::Network;
 use crate::process::busy_polled_packets;
 
 const DEPTHS: [u32; 2] = [1, 32];
@@ -57,7 +57,7 @@ impl Experiment for BusyPolling {
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
-        if bench.is_remote() { Ok(()) } else { Network::check() }
+        Network::check_for(bench)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -65,10 +65,7 @@ impl Experiment for BusyPolling {
         let wait_us = if is_on { POLL_US } else { 0 };
         let tuning = TargetTuning { busy_poll_us: Some(wait_us), ..TargetTuning::default() };
         let options = ServedOptions { tells: true, ..ServedOptions::of(["null:1T"]).tuned(tuning) };
-        // Between two machines there is a network already.
-        let is_local = !bench.is_remote();
-        let network =
-            is_local.then(|| Network::new(Link { mtu: 1500, offloads: Offloads::Receive })).transpose()?;
+        let network = Network::polled(bench)?;
         let served = match &network {
             Some(network) => network.serve_with(bench, options)?,
             None => bench.serve_with(options)?,

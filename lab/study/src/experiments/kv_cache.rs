@@ -14,9 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::prelude::*;
 use crate::bench::on_core;
 use crate::chunk_servers::{FileChunks, TextChunks};
-use crate::experiment::Lacking;
+use crate::experiment::There;
 use crate::peers::{MEMCACHED, Peer, PeerServer, REDIS, free_place};
-use crate::process::available_bytes;
 
 const OURS: &str = "nvlane";
 const THREE: &str = "nvlane on three";
@@ -92,25 +91,21 @@ pub(crate) struct KvCache {
     targets: Kept<&'static str, Vec<Served>>,
     peers: Kept<&'static str, PeerServer>,
     files: Option<FileChunks>,
-    /// Peers that are missing, and versions of the others.
-    there: OnceCell<(Vec<Lacking>, Vec<String>)>,
+    there: OnceCell<There>,
     /// Prompts of a later cell are not those of an earlier one.
     run_count: u64,
 }
 
 /// Which servers this machine has.
-fn there() -> (Vec<Lacking>, Vec<String>) {
-    let (mut absent, mut seen) = (Vec::new(), Vec::new());
+fn there() -> There {
+    let mut there = There::default();
     for peer in [REDIS, MEMCACHED] {
-        match peer.any_version() {
-            Ok(version) => seen.push(format!("{} {version}", peer.name)),
-            Err(error) => absent.push(Lacking { name: peer.name.to_owned(), needs: error.to_string() }),
-        }
+        let version = peer.any_version().map(|version| Some(format!("{} {version}", peer.name)));
+        there.add(peer.name, version.map_err(|error| error.to_string()));
     }
-    if !Path::new(TMPFS).is_dir() {
-        absent.push(Lacking { name: FILES.to_owned(), needs: format!("a tmpfs on {TMPFS}") });
-    }
-    (absent, seen)
+    let has_tmpfs = Path::new(TMPFS).is_dir();
+    there.add(FILES, has_tmpfs.then_some(None).ok_or_else(|| format!("a tmpfs on {TMPFS}")));
+    there
 }
 
 fn peer(name: &str) -> Option<&'static Peer> {
@@ -304,23 +299,15 @@ impl Experiment for KvCache {
     }
 
     fn suits(&self, cell: &Cell, _: &Bench) -> bool {
-        let (absent, _) = self.there.get_or_init(there);
-        absent.iter().all(|absent| absent.name != cell.text("server"))
+        self.there.get_or_init(there).has(cell.text("server"))
     }
 
-    fn check(&self, _: &Bench) -> Result<(), Error> {
-        if available_bytes()? >= NEEDED_BYTES {
-            return Ok(());
-        }
-        Err(Error::Lacking(format!("this needs {} GiB of free memory", NEEDED_BYTES >> 30)))
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        bench.check_memory(NEEDED_BYTES)
     }
 
-    fn seen(&self) -> Vec<String> {
-        self.there.get().map(|(_, seen)| seen.clone()).unwrap_or_default()
-    }
-
-    fn lacking(&self) -> Vec<Lacking> {
-        self.there.get().map(|(absent, _)| absent.clone()).unwrap_or_default()
+    fn there(&self) -> Option<&There> {
+        self.there.get()
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {

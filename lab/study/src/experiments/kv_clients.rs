@@ -1,15 +1,11 @@
 //! `kv-clients`: memcached clients at one port of a target with more reactors, and of memcached with as many threads.
 
-use std::any::Any;
-use std::net::SocketAddr;
-use std::sync::Arc;
-
 use linux::CoreList;
-use load::account::Account;
 
 use super::prelude::*;
-use crate::division::Division;
+use crate::division::{self, Division};
 use crate::peers::{MEMCACHED, free_place};
+use crate::running_peer::RunningPeer;
 use crate::text_load::{self, Kind, Protocol, TextLoad, TextResult};
 
 const OURS: &str = "nvlane";
@@ -62,37 +58,27 @@ pub(crate) const ABOUT: About = About {
     columns: "whole_cores_ops ops_per_cpu ops server_ns p99_us is_shared",
 };
 
-/// A running server with all keys. It ends with this value.
-#[derive(Debug)]
-struct Server {
-    place: SocketAddr,
-    account: Arc<dyn Account>,
-    _process: Box<dyn Any + Send>,
-}
-
-impl Server {
-    fn start(name: &str, cores: &[usize], bench: &Bench) -> Result<Self, Error> {
-        let server = if name == OURS {
-            let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-            let memcached = Some(free_place()?);
-            let options = ServedOptions { memcached, ..ServedOptions::of(["kv:ram:512M"]) };
-            let mut options = options.without_spin();
-            options.arguments = vec!["--cores".into(), list];
-            let served = Served::start(&bench.program, &options)?;
-            Self { place: served.memcached()?, account: served.account(), _process: Box::new(served) }
-        } else {
-            let server = MEMCACHED.start(free_place()?, cores, MEMORY_MIB)?;
-            Self { place: server.place, account: server.account(), _process: Box::new(server) }
+/// Starts a server with all keys.
+fn start(name: &str, cores: &[usize], bench: &Bench) -> Result<RunningPeer, Error> {
+    let server = if name == OURS {
+        let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let options = ServedOptions {
+            memcached: Some(free_place()?),
+            arguments: vec!["--cores".into(), list],
+            ..ServedOptions::of(["kv:ram:512M"]).without_spin()
         };
-        text_load::fill(server.place, Protocol::Memcached, KEY_COUNT)?;
-        Ok(server)
-    }
+        RunningPeer::ours(Served::start(&bench.program, &options)?)?
+    } else {
+        RunningPeer::here(&MEMCACHED, cores, MEMORY_MIB)?
+    };
+    text_load::fill(server.place, Protocol::Memcached, KEY_COUNT)?;
+    Ok(server)
 }
 
 /// The servers, by name and number of threads.
 #[derive(Debug, Default)]
 pub(crate) struct KvClients {
-    servers: Kept<(bool, u32), Server>,
+    servers: Kept<(bool, u32), RunningPeer>,
     core_count: usize,
     /// Version of memcached.
     seen: Option<String>,
@@ -110,9 +96,7 @@ impl Experiment for KvClients {
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
-        if bench.cores.is_none() {
-            return Err(Error::Lacking("this needs two cores, and there is one for us".into()));
-        }
+        bench.check_cores()?;
         MEMCACHED.version().map(drop)
     }
 
@@ -121,20 +105,9 @@ impl Experiment for KvClients {
     }
 
     fn conditions(&self, measured: &Measured) -> Option<String> {
-        let is_shared = |count: &&u32| {
-            measured.median(&cell_name(WORKS[0].name, OURS, **count), "is_shared") == Some(1.0)
-        };
-        let shared: Vec<String> = COUNTS.iter().filter(is_shared).map(u32::to_string).collect();
-        let missing = COUNTS.iter().filter(|count| **count as usize > self.core_count).map(u32::to_string);
-        let missing: Vec<String> = missing.collect();
-        let mut told = format!("There are {} cores.", self.core_count);
-        if !shared.is_empty() {
-            told += &format!(" With {} the load shares the cores of the server.", shared.join(", "));
-        }
-        if !missing.is_empty() {
-            told += &format!(" {}: n/a, because there are fewer cores.", missing.join(", "));
-        }
-        (self.core_count > 0).then_some(told)
+        let is_shared =
+            |count| measured.median(&cell_name(WORKS[0].name, OURS, count), "is_shared") == Some(1.0);
+        division::told(&COUNTS, self.core_count, "", "server", is_shared)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -146,19 +119,10 @@ impl Experiment for KvClients {
             self.seen = Some(format!("{} {}", MEMCACHED.name, MEMCACHED.version()?));
         }
         let name = cell.text("server");
-        let server =
-            self.servers.get((name == OURS, count), || Server::start(name, &division.targets, bench))?;
+        let server = self.servers.get((name == OURS, count), || start(name, &division.targets, bench))?;
         let work = cell.one_of("work", &WORKS, |work| work.name);
-        let load = TextLoad {
-            kind: work.kind,
-            batch: work.batch,
-            connections: work.connections,
-            keys: KEY_COUNT,
-            seed: 1,
-            rate_per_s: None,
-            warm_up: bench.times.warm_up,
-            measure: bench.times.measure,
-        };
+        let times = (bench.times.warm_up, bench.times.measure);
+        let load = TextLoad::new((work.kind, work.batch), work.connections, KEY_COUNT, times);
         let (results, used_ns) = run_together(server, &division, &load, count, bench)?;
         Ok(values(&results, used_ns, count, division.is_shared))
     }
@@ -211,42 +175,24 @@ impl Experiment for KvClients {
 /// Runs a generator for each thread of the server at the same time. Returns their results, and the server's processor
 /// time while the first one measured, ns.
 fn run_together(
-    server: &Server,
+    server: &RunningPeer,
     division: &Division,
     load: &TextLoad,
     count: u32,
     bench: &Bench,
 ) -> Result<(Vec<TextResult>, u64), Error> {
-    let (place, account) = (server.place, &server.account);
-    let mut edges = Vec::new();
-    let mut on_edge = || {
-        let reading = account.read();
-        let reading = reading.ok_or_else(|| Error::Target("has no account of its processor time".into()))?;
-        edges.push(reading.run_ns());
-        Ok(())
+    let run = |number: u32| {
+        let load = TextLoad { seed: u64::from(number) + 1, ..*load };
+        let core = division.load[number as usize % division.load.len()];
+        server.run(&load, Some(core), bench)
     };
-    let results: Vec<TextResult> = std::thread::scope(|scope| {
-        let run = |number: u32| {
-            let load = TextLoad { seed: u64::from(number) + 1, ..*load };
-            let core = division.load[number as usize % division.load.len()];
-            (load, Some(core))
-        };
-        let others: Vec<_> = (1..count)
-            .map(|number| {
-                let (load, core) = run(number);
-                scope.spawn(move || {
-                    text_load::run(place, Protocol::Memcached, &load, core, || Ok(()), &|| bench.is_stopped())
-                })
-            })
-            .collect();
-        let (load, core) = run(0);
-        let first =
-            text_load::run(place, Protocol::Memcached, &load, core, &mut on_edge, &|| bench.is_stopped());
-        let others = others.into_iter().map(|run| run.join().expect("the load does not panic"));
-        std::iter::once(first).chain(others).collect::<Result<_, _>>()
+    let results = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..count).map(|number| scope.spawn(move || run(number))).collect();
+        let ended = runs.into_iter().map(|run| run.join().expect("the load does not panic"));
+        ended.collect::<Result<Vec<_>, Error>>()
     })?;
-    let [before, after] = edges[..] else { return Err(Error::Stopped) };
-    Ok((results, after.saturating_sub(before).max(1)))
+    let used_ns = results[0].1;
+    Ok((results.into_iter().map(|(result, _)| result).collect(), used_ns))
 }
 
 /// The values of a row, from the results of its generators.

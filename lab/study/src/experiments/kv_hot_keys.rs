@@ -10,7 +10,6 @@ use super::prelude::*;
 use crate::bench::on_core;
 use crate::key_value::{Pairs, mix, values};
 use crate::lookups::Lookups;
-use crate::process::available_bytes;
 
 /// Memory of the pairs, MiB.
 const SIZES_MIB: [u32; 5] = [1, 8, 32, 128, 512];
@@ -122,11 +121,7 @@ impl Experiment for KvHotKeys {
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
-        // A study server checks its own machine.
-        if bench.is_remote() || available_bytes()? >= FREE_BYTES {
-            return Ok(());
-        }
-        Err(Error::Lacking(format!("this needs {} GiB of free memory", FREE_BYTES >> 30)))
+        bench.check_memory(FREE_BYTES)
     }
 
     fn conditions(&self, _: &Measured) -> Option<String> {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::prelude::*;
 use crate::key_value::{Pairs, mix, values};
-use crate::process::available_bytes;
 
 const VALUE_BYTES: [u64; 9] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20];
@@ -171,8 +170,8 @@ impl Experiment for KvLarge {
 impl KvLarge {
     /// Measures many clients with one value of the longest length each.
     fn measure_clients(&mut self, mix: Mix, bench: &Bench) -> Result<Values, Error> {
-        if self.clients.is_none() && !bench.is_remote() && available_bytes()? < CLIENTS_BYTES {
-            return Err(Error::Lacking("this needs 14 GiB of free memory".into()));
+        if self.clients.is_none() {
+            bench.check_memory(CLIENTS_BYTES)?;
         }
         let time = bench.times.measure.max(CLIENTS_TIME);
         let read_percent = if mix.has(Kind::Get) { 100 } else { 0 };

@@ -11,8 +11,7 @@ use super::prelude::*;
 use crate::bench::on_core;
 use crate::key_value::{Pairs, mix};
 use crate::memory_load::{Access, MEMORY_BYTES, MemoryLoad};
-use crate::process::available_bytes;
-use crate::remote::program::RemoteReader;
+use crate::remote::{Request, StartMemoryReader};
 use crate::side_load::Place;
 
 const ALONE: &str = "alone";
@@ -114,22 +113,13 @@ impl Experiment for KvNeighbour {
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
-        if bench.cores.is_none() {
-            return Err(Error::Lacking("this needs two cores, and there is one for us".into()));
+        bench.check_cores()?;
+        if bench.server.as_ref().is_some_and(|server| server.machine().cores.len() < 2) {
+            return Err(Error::Lacking(
+                "this needs a second core of the study server, for the program".into(),
+            ));
         }
-        if let Some(server) = &bench.server {
-            // The server checks the memory of its own machine.
-            return if server.machine().cores.len() > 1 {
-                Ok(())
-            } else {
-                Err(Error::Lacking("this needs a second core of the study server, for the program".into()))
-            };
-        }
-        let wanted = 2 * (TARGET_BYTES + MEMORY_BYTES as u64);
-        if available_bytes()? < wanted {
-            return Err(Error::Lacking(format!("this needs {} MiB of free memory", wanted >> 20)));
-        }
-        Ok(())
+        bench.check_memory(2 * (TARGET_BYTES + MEMORY_BYTES as u64))
     }
 
     fn conditions(&self, _: &Measured) -> Option<String> {
@@ -174,11 +164,12 @@ impl Experiment for KvNeighbour {
             kind => pairs.run_for(&load_bench, load(kind), times, &mut || ()).map(Some),
         };
         let (bytes_per_s, loaded) = if let Some(server) = &bench.server {
-            let reader = RemoteReader::start(server, access, (warm_up, measure))?;
+            let start = StartMemoryReader { access, warm_up, measure };
+            server.request::<()>(&Request::StartMemoryReader(start))?;
             let end = Instant::now() + warm_up + measure;
             let loaded = thread::scope(|scope| scope.spawn(target).join().expect("the load does not panic"))?;
             bench.sleep(end.saturating_duration_since(Instant::now()));
-            let (bytes_per_s, loss) = reader.end()?;
+            let (bytes_per_s, loss) = server.request(&Request::EndMemoryReader)?;
             bench.note_loss(Side::Target, loss);
             (bytes_per_s, loaded)
         } else {

@@ -1,14 +1,9 @@
 //! `kv-peers`: the memcached protocol on nvlane, memcached and redis.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-
-use load::account::Account;
-
 use super::prelude::*;
 use crate::peers::{MEMCACHED, Peer, REDIS, free_place};
 use crate::running_peer::{RunningPeer, version};
-use crate::text_load::{self, Kind, Protocol, TextLoad};
+use crate::text_load::{self, Kind, TextLoad};
 use crate::text_sockets::TextSockets;
 
 const OURS: &str = "nvlane";
@@ -70,47 +65,36 @@ pub(crate) const ABOUT: About = About {
 /// The same requests to three servers.
 #[derive(Debug, Default)]
 pub(crate) struct KvPeers {
-    ours: Option<Served>,
-    peers: Vec<(&'static str, RunningPeer)>,
-    sockets: Kept<(), TextSockets>,
+    /// By name.
+    servers: Kept<String, RunningPeer>,
     /// Names and versions of the peers.
     seen: Vec<String>,
 }
 
 impl KvPeers {
     /// The server with this name, filled with all keys.
-    fn server(
-        &mut self,
-        name: &str,
-        bench: &Bench,
-    ) -> Result<(SocketAddr, Arc<dyn Account>, Protocol), Error> {
-        if name == SOCKETS {
-            let core = bench.cores.map(|cores| cores.target);
-            let sockets = self.sockets.get((), || TextSockets::start(core))?;
-            return Ok((sockets.place(), sockets.account(), Protocol::Memcached));
-        }
-        let Some(peer) = PEERS.iter().find(|peer| peer.name == name) else {
-            if self.ours.is_none() {
-                let memcached = Some(free_place()?);
-                let served = bench.serve_with(ServedOptions {
-                    memcached,
-                    ..ServedOptions::of(["kv:ram:512M"]).on_cores(1)
-                })?;
-                text_load::fill(served.memcached()?, Protocol::Memcached, KEY_COUNT)?;
-                self.ours = Some(served);
-            }
-            let served = self.ours.as_ref().expect("just made sure of");
-            return Ok((served.memcached()?, served.account(), Protocol::Memcached));
+    fn server(&mut self, name: &str, bench: &Bench) -> Result<&RunningPeer, Error> {
+        let seen = &mut self.seen;
+        let start = || {
+            let server = match PEERS.iter().find(|peer| peer.name == name) {
+                Some(peer) => {
+                    seen.push(format!("{} {}", peer.name, version(peer, bench)?));
+                    RunningPeer::start(peer, bench, 1024)?
+                }
+                None if name == SOCKETS => {
+                    let core = bench.cores.map(|cores| cores.target);
+                    return Ok(RunningPeer::sockets(TextSockets::start(core)?));
+                }
+                None => {
+                    let memcached = Some(free_place()?);
+                    let options = ServedOptions::of(["kv:ram:512M"]).on_cores(1);
+                    RunningPeer::ours(bench.serve_with(ServedOptions { memcached, ..options })?)?
+                }
+            };
+            text_load::fill(server.place, server.protocol, KEY_COUNT)?;
+            Ok(server)
         };
-        if !self.peers.iter().any(|(known, _)| *known == name) {
-            let told = version(peer, bench)?;
-            let server = RunningPeer::start(peer, bench, 1024)?;
-            text_load::fill(server.place, peer.protocol, KEY_COUNT)?;
-            self.seen.push(format!("{} {told}", peer.name));
-            self.peers.push((peer.name, server));
-        }
-        let (_, server) = self.peers.iter().find(|(known, _)| *known == name).expect("just made sure of");
-        Ok((server.place, Arc::clone(&server.account), peer.protocol))
+        self.servers.get(name.to_owned(), start).map(|server| &*server)
     }
 }
 
@@ -131,9 +115,7 @@ impl Experiment for KvPeers {
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
-        if bench.cores.is_none() {
-            return Err(Error::Lacking("this needs two cores, and there is one for us".into()));
-        }
+        bench.check_cores()?;
         PEERS.iter().try_for_each(|peer| version(peer, bench).map(drop))
     }
 
@@ -142,30 +124,11 @@ impl Experiment for KvPeers {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let (place, account, protocol) = self.server(cell.text("server"), bench)?;
+        let server = self.server(cell.text("server"), bench)?;
         let work = cell.one_of("work", &WORKS, |work| work.name);
-        let load = TextLoad {
-            kind: work.kind,
-            batch: work.batch,
-            connections: work.connections,
-            keys: KEY_COUNT,
-            seed: 1,
-            rate_per_s: None,
-            warm_up: bench.times.warm_up,
-            measure: bench.times.measure,
-        };
-        let mut edges = Vec::new();
-        let on_edge = || {
-            let reading = account.read();
-            let reading =
-                reading.ok_or_else(|| Error::Target("has no account of its processor time".into()))?;
-            edges.push(reading.run_ns());
-            Ok(())
-        };
-        let core = bench.cores.map(|cores| cores.host);
-        let result = text_load::run(place, protocol, &load, core, on_edge, &|| bench.is_stopped())?;
-        let [before, after] = edges[..] else { return Err(Error::Stopped) };
-        let used_ns = after.saturating_sub(before).max(1);
+        let times = (bench.times.warm_up, bench.times.measure);
+        let load = TextLoad::new((work.kind, work.batch), work.connections, KEY_COUNT, times);
+        let (result, used_ns) = server.run(&load, bench.cores.map(|cores| cores.host), bench)?;
         let (count, used_ns) = (result.operations.max(1) as f64, used_ns as f64);
         Ok(Values::from([
             ("ops", result.per_second()),

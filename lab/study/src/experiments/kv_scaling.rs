@@ -4,7 +4,7 @@ use linux::CoreList;
 use load::key_value::{KeyValueLoad, KeyValueResult};
 
 use super::prelude::*;
-use crate::division::Division;
+use crate::division::{self, Division};
 use crate::key_value::{Pairs, mix};
 
 /// Reactors of one target, or targets with one reactor each.
@@ -108,31 +108,16 @@ impl Experiment for KvScaling {
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
-        match bench.cores {
-            Some(_) => Ok(()),
-            None => Err(Error::Lacking("this needs two cores, and there is one for us".into())),
-        }
+        bench.check_cores()
     }
 
     fn conditions(&self, measured: &Measured) -> Option<String> {
-        let cores = self.core_count;
-        let is_shared = |count: &&u32| {
-            let of =
-                |kind: &&str| measured.median(&cell_name(kind, REACTORS, **count), "is_shared") == Some(1.0);
-            KINDS.iter().any(of)
+        let is_shared = |count| {
+            let of = |kind| measured.median(&cell_name(kind, REACTORS, count), "is_shared") == Some(1.0);
+            KINDS.into_iter().any(of)
         };
-        let shared: Vec<String> = COUNTS.iter().filter(is_shared).map(u32::to_string).collect();
-        let missing: Vec<String> =
-            COUNTS.iter().filter(|count| **count as usize > cores).map(u32::to_string).collect();
         let place = if self.is_remote { " for targets on their machine" } else { "" };
-        let mut told = format!("There are {cores} cores{place}.");
-        if !shared.is_empty() {
-            told += &format!(" With {} the load shares the cores of the targets.", shared.join(", "));
-        }
-        if !missing.is_empty() {
-            told += &format!(" {}: n/a, because there are fewer cores.", missing.join(", "));
-        }
-        (cores > 0).then_some(told)
+        division::told(&COUNTS, self.core_count, place, "targets", is_shared)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {

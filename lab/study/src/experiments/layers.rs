@@ -401,9 +401,8 @@ impl<'a> Sampling<'a> {
     fn finish(self, resolver: &mut Resolver) -> Option<[Result<Sampled, Error>; 2]> {
         let (host, target) = self.sides?;
         // Functions get their names once both have ended.
-        let (host, target) = (host.map(ProcessSampling::finish), target.and_then(TargetSampling::finish));
-        let host = host.and_then(|samples| samples.place(resolver));
-        Some([host, target.and_then(|samples| samples.place(resolver))])
+        let ended = [host.map(TargetSampling::Here), target].map(|side| side.and_then(TargetSampling::end));
+        Some(ended.map(|name| name.and_then(|name| name(resolver))))
     }
 }
 

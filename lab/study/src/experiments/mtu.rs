@@ -70,7 +70,7 @@ impl Experiment for Mtu {
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
-        if bench.is_remote() { Ok(()) } else { Network::check() }
+        Network::check_for(bench)
     }
 
     fn conditions(&self, _: &Measured) -> Option<String> {

@@ -11,7 +11,7 @@ use self::program::{DEVICE_LOADS, FILE_PROGRAMS, Program, READ_DEEP, READ_ONE};
 use super::prelude::*;
 use crate::bench::on_core;
 use crate::doorbell::{CARAVANS, SINGLE, WAYS};
-use crate::experiment::Lacking;
+use crate::experiment::There;
 
 /// A path to storage.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +92,7 @@ pub(crate) const ABOUT: About = About {
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     attached: Kept<(&'static str, &'static str, bool), Attached>,
-    /// Paths and programs that this machine lacks, and versions of the others.
-    there: OnceCell<(Vec<Lacking>, Vec<String>)>,
+    there: OnceCell<There>,
 }
 
 /// The name in a list of what is lacking, of a path with a file system.
@@ -101,28 +100,22 @@ fn with_files(path: &Path) -> String {
     format!("programs on {}", path.name)
 }
 
-/// Which paths and programs this machine lacks, and the versions of the others.
-fn there() -> (Vec<Lacking>, Vec<String>) {
-    let mut absent = Vec::new();
+/// Which paths and programs this machine has, and their versions.
+fn there() -> There {
+    let mut there = There::default();
     for path in &PATHS {
-        let mut lacks = |name: String, needs: Option<String>| {
-            absent.extend(needs.map(|needs| Lacking { name, needs }));
-        };
-        lacks(path.name.to_owned(), path.kind.needs(false));
+        let found = |has_files| path.kind.needs(has_files).map_or(Ok(None), Err);
+        there.add(path.name, found(false));
         if path.has_files {
-            lacks(with_files(path), path.kind.needs(true));
+            there.add(&with_files(path), found(true));
         }
     }
-    let mut seen: Vec<String> = Vec::new();
     for program in DEVICE_LOADS.into_iter().chain(FILE_PROGRAMS) {
-        match program.needs() {
-            Some(needs) => absent.push(Lacking { name: program.name.to_owned(), needs: needs.to_owned() }),
-            None => seen.extend(program.version()),
-        }
+        let needs = program.needs().map(str::to_owned);
+        there.add(program.name, needs.map_or_else(|| Ok(program.version()), Err));
     }
-    seen.sort();
-    seen.dedup();
-    (absent, seen)
+    there.seen.sort();
+    there
 }
 
 impl Programs {
@@ -140,11 +133,8 @@ impl Programs {
 
     /// The time of bridges that nothing is asked of.
     fn measure_idle(&mut self, bench: &Bench) -> Result<Values, Error> {
-        let there = self.there.get_or_init(there).0.clone();
-        let bridges: Vec<_> = IDLE_VALUES
-            .into_iter()
-            .filter(|(name, _)| there.iter().all(|lacking| lacking.name != *name))
-            .collect();
+        let there = self.there.get_or_init(there);
+        let bridges: Vec<_> = IDLE_VALUES.into_iter().filter(|(name, _)| there.has(name)).collect();
         let mut before = Vec::new();
         for (name, _) in &bridges {
             before.push(self.attached(path_of(name), CARAVANS, false, bench)?.live_ns()?);
@@ -181,23 +171,18 @@ impl Experiment for Programs {
     }
 
     fn suits(&self, cell: &Cell, _: &Bench) -> bool {
-        let (absent, _) = self.there.get_or_init(there);
-        let lacks = |name: &str| absent.iter().any(|lacking| lacking.name == name);
+        let there = self.there.get_or_init(there);
         let Some(program) = program_of(cell) else { return true };
         let path = path_of(cell.text("path"));
         let own_generator =
             matches!(path.kind, PathKind::Library | PathKind::VhostUser | PathKind::NullExport);
-        !(lacks(path.name)
-            || program.access().is_none() && lacks(&with_files(path))
-            || lacks(program.name) && !own_generator)
+        there.has(path.name)
+            && (program.access().is_some() || there.has(&with_files(path)))
+            && (there.has(program.name) || own_generator)
     }
 
-    fn seen(&self) -> Vec<String> {
-        self.there.get().map(|(_, seen)| seen.clone()).unwrap_or_default()
-    }
-
-    fn lacking(&self) -> Vec<Lacking> {
-        self.there.get().map(|(absent, _)| absent.clone()).unwrap_or_default()
+    fn there(&self) -> Option<&There> {
+        self.there.get()
     }
 
     fn is_disturbed_by_others(&self, cell: &Cell) -> bool {

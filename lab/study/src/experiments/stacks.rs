@@ -7,7 +7,7 @@ mod stack;
 use std::cell::OnceCell;
 
 use super::prelude::*;
-use crate::experiment::Lacking;
+use crate::experiment::There;
 use crate::queue_load::QueueLoad;
 use crate::study_file::StudyFile;
 use stack::{KERNEL, LOCAL, SPDK, SPDK_ON_OURS, STACKS, Stack};
@@ -70,39 +70,17 @@ pub(crate) const ABOUT: About = About {
 #[derive(Debug, Default)]
 pub(crate) struct Stacks {
     file: Kept<(), StudyFile>,
-    /// The facilities, once they are known.
     there: OnceCell<There>,
 }
 
-/// The facilities of the machines of a study.
-#[derive(Debug)]
-struct There {
-    /// Stacks that they lack, with their requirements.
-    absent: Vec<Lacking>,
-    /// Facts about those that they have, for the reader.
-    seen: Vec<String>,
-}
-
-impl There {
-    fn on(bench: &Bench) -> Self {
-        let absent = STACKS.iter().filter_map(|stack| {
-            Some(Lacking { name: stack.name.to_owned(), needs: stack.check(bench).err()? })
-        });
-        let mut there = Self { absent: absent.collect(), seen: Vec::new() };
-        for stack in STACKS {
-            if there.has(&stack) {
-                let described = stack.target_described(bench).or_else(|| stack.host_described());
-                let is_new = |described: &String| !there.seen.contains(described);
-                let new = described.filter(is_new);
-                there.seen.extend(new);
-            }
-        }
-        there
+/// Which stacks the machines of a study have.
+fn there(bench: &Bench) -> There {
+    let mut there = There::default();
+    for stack in STACKS {
+        let described = || stack.target_described(bench).or_else(|| stack.host_described());
+        there.add(stack.name, stack.check(bench).map(|()| described()));
     }
-
-    fn has(&self, stack: &Stack) -> bool {
-        self.absent.iter().all(|absent| absent.name != stack.name)
-    }
+    there
 }
 
 impl Experiment for Stacks {
@@ -120,15 +98,11 @@ impl Experiment for Stacks {
     }
 
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
-        self.there.get_or_init(|| There::on(bench)).has(&stack_of(cell))
+        self.there.get_or_init(|| there(bench)).has(stack_of(cell).name)
     }
 
-    fn seen(&self) -> Vec<String> {
-        self.there.get().map(|there| there.seen.clone()).unwrap_or_default()
-    }
-
-    fn lacking(&self) -> Vec<Lacking> {
-        self.there.get().map(|there| there.absent.clone()).unwrap_or_default()
+    fn there(&self) -> Option<&There> {
+        self.there.get()
     }
 
     fn conditions(&self, measured: &Measured) -> Option<String> {
@@ -380,7 +354,7 @@ mod tests {
         let (stacks, bench) = (Stacks::default(), Bench::for_tests());
         let suited = stacks.cells().into_iter().filter(|cell| stacks.suits(cell, &bench));
         let suited: Vec<_> = suited.map(|cell| cell.text("stack").to_owned()).collect();
-        let told: Vec<_> = stacks.lacking().iter().map(Lacking::line).collect();
+        let told: Vec<_> = stacks.lacking().iter().map(crate::experiment::Lacking::line).collect();
         for stack in STACKS {
             let is_told = told.iter().any(|told| told.starts_with(&format!("{} (needs ", stack.name)));
             assert_eq!(is_told, stack.check(&bench).is_err(), "{told:?}");

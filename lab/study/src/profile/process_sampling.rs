@@ -1,9 +1,15 @@
 //! The samples of one process, from the start of its sampling to their names.
 
+use std::fs;
+use std::io;
+
 use super::maps::Maps;
 use super::resolver::{Placed, Resolver};
-use super::sampler::{Sampler, Samples, Scope};
+use super::samples::{Samples, Scope};
 use crate::error::Error;
+
+/// Buffer of the samples of a thread, bytes: those of a tenth of a second and more.
+const BUFFER_BYTES: usize = 128 << 10;
 
 /// Samples of a process, by layer and function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,17 +24,11 @@ pub(crate) struct Sampled {
     pub(crate) limits: Vec<String>,
 }
 
-/// Samples the threads of a process.
+/// Samples the threads of a process, which still runs when their functions get names.
 pub(crate) struct ProcessSampling {
     pid: u32,
     scope: Scope,
-    sampler: Sampler,
-}
-
-/// Samples of a process whose functions have no names yet. The process still runs.
-pub(crate) struct Unplaced {
-    pid: u32,
-    scope: Scope,
+    threads: Vec<perf_event::Sampler>,
     samples: Samples,
 }
 
@@ -38,22 +38,43 @@ impl ProcessSampling {
     /// # Errors
     /// A thread cannot be sampled.
     pub(crate) fn start(pid: u32, scope: Scope, is_wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
-        Ok(Self { pid, scope, sampler: Sampler::start(pid, scope, is_wanted)? })
+        let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+        let tasks = tasks.map_err(|error| Error::system("the threads of a process", error))?;
+        let mut threads = Vec::new();
+        for task in tasks.flatten() {
+            let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            let id = task.file_name().to_str().and_then(|id| id.parse().ok());
+            let Some(id) = id.filter(|_| is_wanted(name.trim_end())) else { continue };
+            match thread(id, scope) {
+                Ok(sampler) => threads.push(sampler),
+                // It has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        Ok(Self { pid, scope, threads, samples: Samples::default() })
     }
 
     /// Takes the samples out of the buffers, which the kernel fills while the threads run.
     pub(crate) fn collect(&mut self) {
-        self.sampler.collect();
+        for thread in &mut self.threads {
+            while let Some(record) = thread.next_record() {
+                self.samples.add_record(record.ty(), &record.to_contiguous());
+            }
+        }
     }
 
     /// Ends the sampling.
-    pub(crate) fn finish(self) -> Unplaced {
-        Unplaced { pid: self.pid, scope: self.scope, samples: self.sampler.finish() }
+    pub(crate) fn end(&mut self) {
+        for thread in &mut self.threads {
+            // A thread that has ended has no more.
+            let _ = thread.disable();
+        }
+        self.collect();
+        self.threads.clear();
     }
-}
 
-impl Unplaced {
-    /// Names the functions.
+    /// Names the functions of the samples.
     ///
     /// # Errors
     /// The mappings of the process cannot be read.
@@ -61,5 +82,49 @@ impl Unplaced {
         let placed = resolver.place(&self.samples, &Maps::of(self.pid)?);
         let limits = self.scope.limit().into_iter().chain(resolver.limits()).collect();
         Ok(Sampled { placed, scope: self.scope, lost: self.samples.lost, limits })
+    }
+}
+
+fn thread(id: i32, scope: Scope) -> io::Result<perf_event::Sampler> {
+    let mut sampler = scope.builder().observe_pid(id).build()?.sampled(BUFFER_BYTES)?;
+    sampler.enable()?;
+    Ok(sampler)
+}
+
+fn refused(error: io::Error) -> Error {
+    if error.raw_os_error() == Some(libc::EPERM) {
+        return Error::Lacking(
+            "no memory for samples of threads: sysctl kernel.perf_event_mlock_kb=2048, or a larger ulimit -l"
+                .to_owned(),
+        );
+    }
+    Error::system("sample a thread", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::samples::is_in_kernel;
+    use super::*;
+
+    #[test]
+    fn a_busy_thread_of_ours_is_sampled_where_that_is_permitted() {
+        let Ok(scope) = Scope::permitted() else { return };
+        let busy = move || {
+            let mut sampler =
+                ProcessSampling::start(std::process::id(), scope, |name| name == "sampled").unwrap();
+            let end = Instant::now() + Duration::from_secs(5);
+            let mut samples = 0;
+            while samples < 5 && Instant::now() < end {
+                sampler.collect();
+                samples = sampler.samples.user.values().chain(sampler.samples.kernel.values()).sum();
+            }
+            sampler.end();
+            sampler.samples
+        };
+        let samples = std::thread::Builder::new().name("sampled".into()).spawn(busy).unwrap().join().unwrap();
+        assert!(samples.user.values().chain(samples.kernel.values()).sum::<u64>() >= 5, "{samples:?}");
+        assert!(samples.user.keys().all(|address| !is_in_kernel(*address)));
     }
 }

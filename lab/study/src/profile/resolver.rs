@@ -7,7 +7,7 @@ use super::kernel::KernelSymbols;
 use super::layer::Layer;
 use super::maps::{Maps, VDSO};
 use super::program::Program;
-use super::sampler::Samples;
+use super::samples::Samples;
 use super::table::{self, Place};
 
 /// Names of everything that was sampled, read on first use.

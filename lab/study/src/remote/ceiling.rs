@@ -33,7 +33,7 @@ fn start(server: &Arc<ServerConnection>, spec: &CeilingSpec) -> Result<(SocketAd
         memory_bytes: spec.memory_bytes as u64,
         far_memory_bytes: spec.far_memory_bytes as u64,
         tls: spec.tls.map(Into::into),
-        warm_up_us: u64::try_from(spec.warm_up.as_micros()).unwrap_or(u64::MAX),
+        warm_up: spec.warm_up,
         sleeps: spec.far_sleeps,
     });
     let (address, key): (String, String) = server.request(&request)?;

@@ -143,7 +143,7 @@ impl ServerConnection {
     ///
     /// # Errors
     /// It is another one.
-    pub(super) fn target_address(&self, text: &str) -> Result<Address, Error> {
+    pub(crate) fn target_address(&self, text: &str) -> Result<Address, Error> {
         data_address(text, self.machine.data_address)
             .ok_or_else(|| self.failed("it started a target at another address than it announced"))
     }
@@ -152,7 +152,7 @@ impl ServerConnection {
     ///
     /// # Errors
     /// It is another one.
-    pub(super) fn socket_address(&self, text: &str) -> Result<SocketAddr, Error> {
+    pub(crate) fn socket_address(&self, text: &str) -> Result<SocketAddr, Error> {
         let address =
             text.parse().ok().filter(|address: &SocketAddr| address.ip() == self.machine.data_address);
         address.ok_or_else(|| self.failed("it listens at another address than it announced"))
@@ -184,7 +184,7 @@ impl ServerConnection {
     }
 
     /// A refusal of a request as a requirement that the server's machine lacks; another error as it is.
-    pub(super) fn as_lacking(&self, error: Error) -> Error {
+    pub(crate) fn as_lacking(&self, error: Error) -> Error {
         match error {
             Error::Server { reason, .. } if self.loss().is_none() => {
                 Error::Lacking(format!("on the targets' machine, {}: {reason}", self.address.ip()))

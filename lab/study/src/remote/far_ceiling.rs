@@ -7,11 +7,10 @@ use std::time::Duration;
 use linux::randomness::Randomness;
 use load::ceiling::CeilingSpec;
 use load::ceiling::far_end::{FarAccount, FarEnd, KEY_BYTES};
-use load::workload::format_bytes;
 use wire::text::to_hex;
 
+use super::limits::{memory_is_free, within};
 use super::protocol::StartCeiling;
-use crate::process::available_bytes;
 
 /// Operations in flight.
 const DEPTH_MAX: u32 = 1 << 20;
@@ -38,14 +37,7 @@ impl FarCeiling {
         connection_count_max: u64,
     ) -> Result<(Self, (String, String)), String> {
         let spec = spec(start, core, connection_count_max)?;
-        let free_bytes = available_bytes().map_err(|error| error.to_string())?;
-        if spec.far_bytes() > free_bytes {
-            return Err(format!(
-                "the far end of a ceiling asks for {} of memory, and {} MiB are free",
-                format_bytes(spec.far_bytes()),
-                free_bytes >> 20
-            ));
-        }
+        memory_is_free("the far end of a ceiling asks", spec.far_bytes())?;
         let mut key = [0; KEY_BYTES];
         Randomness::System.fill(&mut key).map_err(|error| format!("no random numbers: {error}"))?;
         let far = FarEnd::start(&spec, listen, key)
@@ -71,17 +63,11 @@ fn failed(error: &std::io::Error) -> String {
 
 /// The requested ceiling, if it is within the limits.
 fn spec(start: &StartCeiling, core: Option<usize>, connection_count_max: u64) -> Result<CeilingSpec, String> {
-    let StartCeiling { depth, connections, io_bytes, memory_bytes, far_memory_bytes, tls, .. } = *start;
-    let within = |what: &str, number: u64, max: u64| {
-        let is_within = (1..=max).contains(&number);
-        is_within
-            .then_some(())
-            .ok_or_else(|| format!("{what} of a ceiling: 1 to {max}, and this asks for {number}"))
-    };
-    within("connections", connections.into(), connection_count_max)?;
-    within("operations in flight", depth.into(), DEPTH_MAX.into())?;
-    within("bytes of an operation", io_bytes.into(), u32::MAX.into())?;
-    let warm_up = Duration::from_micros(start.warm_up_us);
+    let StartCeiling { depth, connections, io_bytes, memory_bytes, far_memory_bytes, tls, warm_up, sleeps } =
+        *start;
+    within("connections of a ceiling", connections.into(), connection_count_max)?;
+    within("operations in flight of a ceiling", depth.into(), DEPTH_MAX.into())?;
+    within("bytes of an operation of a ceiling", io_bytes.into(), u32::MAX.into())?;
     if warm_up > WARM_UP_MAX {
         return Err(format!("a ceiling begins to measure after {} s at most", WARM_UP_MAX.as_secs()));
     }
@@ -101,7 +87,7 @@ fn spec(start: &StartCeiling, core: Option<usize>, connection_count_max: u64) ->
         tls: tls.map(Into::into),
         warm_up,
         cores: core.map(|core| (core, core)),
-        far_sleeps: start.sleeps,
+        far_sleeps: sleeps,
     })
 }
 
@@ -118,7 +104,7 @@ mod tests {
         memory_bytes: 0,
         far_memory_bytes: 0,
         tls: None,
-        warm_up_us: 1000,
+        warm_up: Duration::from_millis(1),
         sleeps: false,
     };
 
@@ -134,7 +120,7 @@ mod tests {
             StartCeiling { depth: 0, ..USUAL },
             StartCeiling { depth: u32::MAX, ..USUAL },
             StartCeiling { io_bytes: 0, ..USUAL },
-            StartCeiling { warm_up_us: u64::MAX, ..USUAL },
+            StartCeiling { warm_up: Duration::MAX, ..USUAL },
         ] {
             assert!(refused(&start).contains("a ceiling"), "{start:?}");
         }

@@ -2,22 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use load::runner::{self, Finished, LocalStorage, Observer, RunSettings};
-use load::workload::{Pattern, Sizes, Stop, Workload, format_bytes};
+use load::workload::{Pattern, Sizes, Stop, Workload};
 
+use super::limits::{TIME_MAX, memory_is_free, within};
 use super::measuring::Measuring;
 use super::protocol::{FileLoadOutcome, StartFileLoad};
 use crate::load_values::{bins, values};
-use crate::process::available_bytes;
-
-/// Warm-up and measurement together.
-const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Queues, and operations in flight on all of them together.
-const JOBS_MAX: u32 = 1024;
-const IN_FLIGHT_MAX: u32 = 1 << 16;
+const JOBS_MAX: u64 = 1024;
+const IN_FLIGHT_MAX: u64 = 1 << 16;
 
 /// Starts a load on a file, from these cores.
 ///
@@ -60,30 +56,16 @@ fn outcome(finished: Finished) -> Result<FileLoadOutcome, String> {
 
 /// The requested load, if it is within the limits.
 fn workload(start: &StartFileLoad) -> Result<Workload, String> {
-    let StartFileLoad { read_percent, io_bytes, jobs, depth, .. } = *start;
-    let within = |what: &str, number: u32, max: u32| {
-        let is_within = (1..=max).contains(&number);
-        is_within
-            .then_some(())
-            .ok_or_else(|| format!("{what} of a load on the file: 1 to {max}, and this asks for {number}"))
-    };
-    within("queues", jobs, JOBS_MAX)?;
-    within("operations in flight", depth.saturating_mul(jobs), IN_FLIGHT_MAX)?;
-    let io_bytes_max = u32::try_from(memory::BLOCK_BYTES_MAX).unwrap_or(u32::MAX);
-    within("bytes of an operation", io_bytes, io_bytes_max)?;
-    let [warm_up, measure] = [start.warm_up_us, start.measure_us].map(Duration::from_micros);
+    let StartFileLoad { read_percent, io_bytes, jobs, depth, warm_up, measure, .. } = *start;
+    within("queues of a load on the file", jobs.into(), JOBS_MAX)?;
+    let in_flight = u64::from(depth) * u64::from(jobs);
+    within("operations in flight of a load on the file", in_flight, IN_FLIGHT_MAX)?;
+    let io_bytes_max = memory::BLOCK_BYTES_MAX as u64;
+    within("bytes of an operation of a load on the file", io_bytes.into(), io_bytes_max)?;
     if warm_up.saturating_add(measure) > TIME_MAX {
         return Err(format!("a load on the file lasts {} s at most", TIME_MAX.as_secs()));
     }
-    let wanted_bytes = u64::from(io_bytes) * u64::from(depth) * u64::from(jobs);
-    let free_bytes = available_bytes().map_err(|error| error.to_string())?;
-    if wanted_bytes > free_bytes {
-        return Err(format!(
-            "a load on the file asks for {} of memory, and {} MiB are free",
-            format_bytes(wanted_bytes),
-            free_bytes >> 20
-        ));
-    }
+    memory_is_free("a load on the file asks", u64::from(io_bytes) * in_flight)?;
     let pattern = Pattern::named(&start.pattern, Some(read_percent));
     let pattern = pattern.map_err(|error| format!("the load on the file: {error}"))?;
     Ok(Workload {
@@ -99,6 +81,8 @@ fn workload(start: &StartFileLoad) -> Result<Workload, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn usual() -> StartFileLoad {
@@ -109,8 +93,8 @@ mod tests {
             io_bytes: 4096,
             jobs: 2,
             depth: 8,
-            warm_up_us: 0,
-            measure_us: 1000,
+            warm_up: Duration::ZERO,
+            measure: Duration::from_millis(1),
             core_count: 1,
         }
     }
@@ -123,7 +107,7 @@ mod tests {
             (StartFileLoad { depth: u32::MAX, ..usual() }, "operations in flight"),
             (StartFileLoad { io_bytes: 0, ..usual() }, "bytes of an operation"),
             (StartFileLoad { io_bytes: u32::MAX, ..usual() }, "bytes of an operation"),
-            (StartFileLoad { measure_us: u64::MAX, ..usual() }, "lasts 600 s at most"),
+            (StartFileLoad { measure: Duration::MAX, ..usual() }, "lasts 600 s at most"),
             (StartFileLoad { pattern: "../../etc/passwd".to_owned(), ..usual() }, "the load on the file: "),
         ] {
             let refused = workload(&start).unwrap_err();
@@ -147,7 +131,7 @@ mod tests {
             Err(crate::error::Error::Run(error)) => return eprintln!("skipped: {error}"),
             file => file.unwrap(),
         };
-        let asked = StartFileLoad { measure_us: 50_000, ..usual() };
+        let asked = StartFileLoad { measure: Duration::from_millis(50), ..usual() };
         let ended = start(&asked, file.storage(), Vec::new()).unwrap().end();
         let FileLoadOutcome { values, bins, .. } = ended.unwrap();
         for name in values.keys() {

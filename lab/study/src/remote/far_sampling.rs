@@ -3,12 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::limits::TIME_MAX;
 use super::measuring::Measuring;
 use super::sampled::SentSamples;
-use crate::profile::{ProcessSampling, Resolver, Scope, Unplaced};
-
-/// Longest measurement.
-const TIME_MAX: Duration = Duration::from_secs(600);
+use crate::profile::{ProcessSampling, Resolver, Scope};
 
 /// Time from the end of a measurement to the request that ends its sampling.
 const END_TIME: Duration = Duration::from_secs(60);
@@ -20,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Default)]
 pub(super) struct FarSampling {
     /// Number of the target that is sampled, and the thread that takes the samples.
-    running: Option<(u32, Measuring<Unplaced>)>,
+    running: Option<(u32, Measuring<ProcessSampling>)>,
     resolver: Resolver,
 }
 
@@ -30,9 +28,8 @@ impl FarSampling {
     ///
     /// # Errors
     /// The measurement is too long, or this machine does not permit it.
-    pub(super) fn start(&mut self, target: u32, pid: u32, measure_us: u64) -> Result<(), String> {
+    pub(super) fn start(&mut self, target: u32, pid: u32, measure: Duration) -> Result<(), String> {
         self.running = None;
-        let measure = Duration::from_micros(measure_us);
         if measure > TIME_MAX {
             return Err(format!("threads are sampled for {} s at most", TIME_MAX.as_secs()));
         }
@@ -60,7 +57,7 @@ impl FarSampling {
 }
 
 /// Takes samples in a thread until a request ends it, for this time at most.
-fn sample(mut sampling: ProcessSampling, time: Duration) -> Result<Measuring<Unplaced>, String> {
+fn sample(mut sampling: ProcessSampling, time: Duration) -> Result<Measuring<ProcessSampling>, String> {
     Measuring::start("the sampling", "nvlane-sampler", move |stops| {
         let end = Instant::now() + time;
         while !stops.load(Ordering::Acquire) {
@@ -70,7 +67,8 @@ fn sample(mut sampling: ProcessSampling, time: Duration) -> Result<Measuring<Unp
             sampling.collect();
             std::thread::park_timeout(LOOK);
         }
-        Ok(sampling.finish())
+        sampling.end();
+        Ok(sampling)
     })
 }
 
@@ -79,7 +77,7 @@ mod tests {
     use super::*;
 
     fn start(sampling: &mut FarSampling, target: u32, measure: Duration) -> Result<(), String> {
-        sampling.start(target, std::process::id(), u64::try_from(measure.as_micros()).unwrap())
+        sampling.start(target, std::process::id(), measure)
     }
 
     #[test]

@@ -2,18 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use load::disturbance::{Loss, Watch};
-use load::workload::format_bytes;
 
+use super::limits::{TIME_MAX, memory_is_free};
 use super::measuring::Measuring;
 use super::protocol::StartMemoryReader;
 use crate::memory_load::{MEMORY_BYTES, MemoryLoad};
-use crate::process::available_bytes;
-
-/// Warm-up and measurement together.
-const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Bytes per second, and the loss to other load.
 pub(super) type Read = (f64, Option<Loss>);
@@ -26,14 +21,7 @@ pub(super) fn memory(kept: &mut Option<Arc<MemoryLoad>>) -> Result<Arc<MemoryLoa
     if let Some(memory) = kept {
         return Ok(Arc::clone(memory));
     }
-    let free_bytes = available_bytes().map_err(|error| error.to_string())?;
-    if MEMORY_BYTES as u64 > free_bytes {
-        return Err(format!(
-            "a program asks for {} of memory, and {} MiB are free",
-            format_bytes(MEMORY_BYTES as u64),
-            free_bytes >> 20
-        ));
-    }
+    memory_is_free("a program asks", MEMORY_BYTES as u64)?;
     Ok(Arc::clone(kept.insert(Arc::new(MemoryLoad::new(MEMORY_BYTES)))))
 }
 
@@ -42,15 +30,13 @@ pub(super) fn memory(kept: &mut Option<Arc<MemoryLoad>>) -> Result<Arc<MemoryLoa
 /// # Errors
 /// It would read for too long, or there is no thread.
 pub(super) fn start(
-    start: &StartMemoryReader,
+    StartMemoryReader { access, warm_up, measure }: StartMemoryReader,
     memory: Arc<MemoryLoad>,
     core: usize,
 ) -> Result<Measuring<Read>, String> {
-    let [warm_up, measure] = [start.warm_up_us, start.measure_us].map(Duration::from_micros);
     if warm_up.saturating_add(measure) > TIME_MAX {
         return Err(format!("a program reads memory for {} s at most", TIME_MAX.as_secs()));
     }
-    let access = start.access;
     Measuring::start("the program that reads memory", "nvlane-study", move |stops| {
         linux::pin(core).map_err(|error| format!("core {core}: {error}"))?;
         let watch = Watch::thread();
@@ -63,7 +49,7 @@ pub(super) fn start(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use linux::CoreList;
 
@@ -72,9 +58,8 @@ mod tests {
 
     fn start_for(measure: Duration) -> Result<Measuring<Read>, String> {
         let core = CoreList::allowed().unwrap().cores()[0];
-        let measure_us = u64::try_from(measure.as_micros()).unwrap();
-        let asked = StartMemoryReader { access: Access::Sequential, warm_up_us: 0, measure_us };
-        start(&asked, Arc::new(MemoryLoad::new(4 << 20)), core)
+        let asked = StartMemoryReader { access: Access::Sequential, warm_up: Duration::ZERO, measure };
+        start(asked, Arc::new(MemoryLoad::new(4 << 20)), core)
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use host::Address;
 use load::ceiling::far_end;
@@ -26,7 +27,7 @@ use crate::target_options::{KeyAccess, NamespaceKind, TargetTuning};
 pub const PORT: u16 = 4421;
 
 /// Version of these messages. Builds without a commit have one version of nvlane, so each change of a message raises this.
-const REVISION: u32 = 5;
+const REVISION: u32 = 6;
 
 /// Longest line of a study, bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -131,8 +132,7 @@ pub(crate) enum Request {
     StartSampling {
         /// Number of the target, of nvlane's own.
         target: u32,
-        /// Measurement, us.
-        measure_us: u64,
+        measure: Duration,
     },
     /// The samples: [`super::sampled::SentSamples`].
     EndSampling,
@@ -200,10 +200,8 @@ impl fmt::Debug for SentKeys {
 pub(crate) struct StartMemoryReader {
     /// The order of its reads.
     pub(crate) access: Access,
-    /// Warm-up, us.
-    pub(crate) warm_up_us: u64,
-    /// Measurement, us.
-    pub(crate) measure_us: u64,
+    pub(crate) warm_up: Duration,
+    pub(crate) measure: Duration,
 }
 
 /// A load on the server's file.
@@ -222,10 +220,8 @@ pub(crate) struct StartFileLoad {
     pub(crate) jobs: u32,
     /// Operations in flight on each.
     pub(crate) depth: u32,
-    /// Warm-up, us.
-    pub(crate) warm_up_us: u64,
-    /// Measurement, us.
-    pub(crate) measure_us: u64,
+    pub(crate) warm_up: Duration,
+    pub(crate) measure: Duration,
     /// Number of the server's cores that it may use.
     pub(crate) core_count: u32,
 }
@@ -246,8 +242,8 @@ pub(crate) struct StartCeiling {
     pub(crate) far_memory_bytes: u64,
     /// Cipher suite of TLS.
     pub(crate) tls: Option<CipherSuite>,
-    /// Time before the measurement, us.
-    pub(crate) warm_up_us: u64,
+    /// Time before the measurement.
+    pub(crate) warm_up: Duration,
     /// Whether it sleeps when there is nothing to do.
     pub(crate) sleeps: bool,
 }
@@ -414,7 +410,7 @@ mod tests {
             r#"{"start_file_target":{"kind":"sh","bytes":1,"core_count":1}}"#,
             r#"{"start_file_target":{"kind":"kernel_tcp","bytes":1,"core_count":1,"path":"/dev/vda"}}"#,
             r#"{"start_file_load":{"path":"/dev/vda"}}"#,
-            r#"{"start_sampling":{"pid":1,"measure_us":1}}"#,
+            r#"{"start_sampling":{"pid":1,"measure":{"secs":1,"nanos":0}}}"#,
             r#"{"energy":{"directory":"/etc"}}"#,
             r#"{"start_ceiling":{"depth":1,"connections":1,"io_bytes":1}}"#,
             r#"{"steer":{"target":1,"by":"mqprio"}}"#,

@@ -23,8 +23,7 @@ impl RemoteSampling {
         target: u32,
         measure: Duration,
     ) -> Result<Self, Error> {
-        let measure_us = u64::try_from(measure.as_micros()).unwrap_or(u64::MAX);
-        let started = server.request(&Request::StartSampling { target, measure_us });
+        let started = server.request(&Request::StartSampling { target, measure });
         started.map(|()| Self(Arc::clone(server))).map_err(|error| server.as_lacking(error))
     }
 

@@ -1,5 +1,6 @@
 //! One connection of a study server: a study, and its targets.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use super::device::Device;
 use super::far_ceiling::FarCeiling;
 use super::far_energy::FarEnergy;
 use super::far_sampling::FarSampling;
+use super::limits::memory_is_free;
 use super::lines::{LineError, Lines};
 use super::measuring::Measuring;
 use super::memory_reader::memory;
@@ -42,8 +44,8 @@ use crate::file_target_kind::FileTargetKind;
 use crate::keys::Keys;
 use crate::local_target::LocalTarget;
 use crate::memory_load::MemoryLoad;
-use crate::peers::{PeerKind, PeerServer};
-use crate::process::{available_bytes, own_memory_bytes, small_mappings_bytes};
+use crate::peers::PeerKind;
+use crate::process::{own_memory_bytes, small_mappings_bytes};
 use crate::scratch::ScratchFile;
 use crate::served_options::ServedOptions;
 use crate::target_options::{KeyAccess, NamespaceKind};
@@ -110,8 +112,7 @@ pub(super) fn serve(
         sampling: FarSampling::default(),
         energy: FarEnergy::default(),
         others: FarOthers::default(),
-        peers: BTreeMap::new(),
-        file_targets: BTreeMap::new(),
+        beside: BTreeMap::new(),
         count: 0,
         last_port: None,
         file_load: None,
@@ -171,10 +172,8 @@ struct Session<'a> {
     targets: BTreeMap<u32, StartedTarget>,
     // Its setting goes after the targets.
     device: Device<'a>,
-    /// Other servers, with numbers among those of the targets.
-    peers: BTreeMap<u32, PeerServer>,
-    /// Targets of the kernel and of SPDK, likewise.
-    file_targets: BTreeMap<u32, FileTarget>,
+    /// Other servers, and targets of the kernel and of SPDK, with numbers among those of the targets.
+    beside: BTreeMap<u32, Beside>,
     /// Number of targets and other servers that it has started.
     count: u32,
     /// Port of the last one, if a range is set.
@@ -218,13 +217,10 @@ impl Session<'_> {
             Request::Ping => done(()),
             Request::Start(start) => done(self.start(&start)?),
             Request::Read { target } => {
-                let reading = match (self.peers.get(&target), self.file_targets.get(&target)) {
-                    (Some(peer), _) => peer.account().read(),
-                    (None, Some(other)) => match other.account() {
-                        Some(account) => account.read(),
-                        None => Some(Reading::of_kernel()),
-                    },
-                    (None, None) => ProcessAccount(self.target(target)?.pid()).read(),
+                let reading = match self.beside.get(&target) {
+                    Some(Beside { account: Some(account), .. }) => account.read(),
+                    Some(Beside { account: None, .. }) => Some(Reading::of_kernel()),
+                    None => ProcessAccount(self.target(target)?.pid()).read(),
                 };
                 let machine_busy_ns = cpu::of_machine().ok().map(|time| time.busy_ns());
                 done(reading.map(|reading| Reading { machine_busy_ns, ..reading }))
@@ -253,21 +249,17 @@ impl Session<'_> {
             }
             Request::StartFileLoad(start) => done(self.start_file_load(&start)?),
             Request::EndFileLoad => done(self.file_load.take().ok_or("no load runs on the file")?.end()?),
-            Request::StartMemoryReader(start) => done(self.start_reader(&start)?),
+            Request::StartMemoryReader(start) => done(self.start_reader(start)?),
             Request::EndMemoryReader => done(self.reader.take().ok_or("no program reads memory")?.end()?),
-            Request::StartSampling { target, measure_us } => {
+            Request::StartSampling { target, measure } => {
                 let pid = self.target(target)?.pid();
-                done(self.sampling.start(target, pid, measure_us)?)
+                done(self.sampling.start(target, pid, measure)?)
             }
             Request::EndSampling => done(self.sampling.end()?),
             Request::Energy => done(self.energy.read()?),
             Request::WatchOthers => done(self.others.watch()),
             Request::Others => done(self.others.end(self.settings.cores.cores())?),
-            Request::Stop { target }
-                if self.peers.remove(&target).is_some() || self.file_targets.remove(&target).is_some() =>
-            {
-                done(())
-            }
+            Request::Stop { target } if self.beside.remove(&target).is_some() => done(()),
             Request::Stop { target: number } => {
                 self.sampling.end_of(number);
                 let StartedTarget { target, _keys } =
@@ -290,7 +282,7 @@ impl Session<'_> {
         }
         let wanted_bytes =
             start.namespaces.iter().fold(0, |sum: u64, kind| sum.saturating_add(kind.memory_bytes()));
-        check_memory("namespaces in memory ask", wanted_bytes)?;
+        memory_is_free("the namespaces ask", wanted_bytes)?;
         let arguments: Result<Vec<String>, String> =
             start.namespaces.iter().map(|kind| self.argument(*kind)).collect();
         let settings = self.settings;
@@ -318,13 +310,18 @@ impl Session<'_> {
         if memory_mib == 0 {
             return Err("another server gets at least 1 MiB of memory".to_owned());
         }
-        check_memory("another server asks", u64::from(memory_mib) << 20)?;
+        memory_is_free("another server asks", u64::from(memory_mib) << 20)?;
         let place = self.free_place()?;
         let core = self.settings.cores.cores().first().copied();
         let peer = told(kind.peer().start(place, core.as_slice(), memory_mib))?;
+        Ok(self.keep(place.to_string(), Some(peer.account()), peer))
+    }
+
+    /// Keeps another server that was started. Returns what its study gets.
+    fn keep(&mut self, address: String, account: Option<Arc<dyn Account>>, process: impl Any) -> Started {
         self.count = self.count.wrapping_add(1);
-        self.peers.insert(self.count, peer);
-        Ok(Started { target: self.count, address: place.to_string(), memcached: None })
+        self.beside.insert(self.count, Beside { account, _process: Box::new(process) });
+        Started { target: self.count, address, memcached: None }
     }
 
     fn start_file_target(
@@ -338,10 +335,7 @@ impl Session<'_> {
         let place = self.free_place()?;
         let file = self.scratch_file(bytes)?.path().to_owned();
         let target = told(FileTarget::serve(kind, (Some(place.ip()), place.port()), &file, &cores))?;
-        let address = target.address().to_string();
-        self.count = self.count.wrapping_add(1);
-        self.file_targets.insert(self.count, target);
-        Ok(Started { target: self.count, address, memcached: None })
+        Ok(self.keep(target.address().to_string(), target.account(), target))
     }
 
     fn start_file_load(&mut self, start: &StartFileLoad) -> Result<(), String> {
@@ -352,7 +346,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn start_reader(&mut self, start: &StartMemoryReader) -> Result<(), String> {
+    fn start_reader(&mut self, start: StartMemoryReader) -> Result<(), String> {
         // The one before has the core.
         self.reader = None;
         let cores = self.settings.cores.cores();
@@ -363,7 +357,7 @@ impl Session<'_> {
     }
 
     fn check_count(&self) -> Result<(), String> {
-        if self.targets.len() + self.peers.len() + self.file_targets.len() >= TARGET_COUNT_MAX {
+        if self.targets.len() + self.beside.len() >= TARGET_COUNT_MAX {
             return Err(format!("a study has at most {TARGET_COUNT_MAX} targets at a time"));
         }
         Ok(())
@@ -438,6 +432,13 @@ struct StartedTarget {
     _keys: Option<Keys>,
 }
 
+/// Another server. It ends with this value.
+struct Beside {
+    /// The account of its process; `None` of the kernel's target.
+    account: Option<Arc<dyn Account>>,
+    _process: Box<dyn Any>,
+}
+
 /// The keys that a study has sent, in files.
 fn kept_keys(sent: &SentKeys) -> Result<(Keys, KeyAccess), String> {
     let wrong = |what: &str, error: &dyn std::error::Error| format!("{what} of a target: {error}");
@@ -445,18 +446,6 @@ fn kept_keys(sent: &SentKeys) -> Result<(Keys, KeyAccess), String> {
     let secret = sent.secret.parse::<Secret>().map_err(|error| wrong("the secret", &error))?;
     let keys = Keys::keep(tls, secret).map_err(|error| format!("no files for keys: {error}"))?;
     Ok((keys, sent.access))
-}
-
-fn check_memory(who: &str, wanted_bytes: u64) -> Result<(), String> {
-    let free_bytes = available_bytes().map_err(|error| error.to_string())?;
-    if wanted_bytes > free_bytes {
-        return Err(format!(
-            "{who} for {}, and {} MiB are free",
-            format_bytes(wanted_bytes),
-            free_bytes >> 20
-        ));
-    }
-    Ok(())
 }
 
 /// A number of cores of a list from one of them on, as an argument; all that follow without a number.

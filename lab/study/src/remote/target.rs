@@ -24,9 +24,13 @@ pub(crate) struct Numbered {
 }
 
 impl Numbered {
-    /// The one that the server has started under this number.
-    pub(super) fn new(server: &Arc<ServerConnection>, number: u32) -> Self {
-        Self { server: Arc::clone(server), number, is_stopped: false }
+    /// Has the server start one. Returns also what it says about it.
+    ///
+    /// # Errors
+    /// The server lacks the program or the kernel's modules, refuses or is lost.
+    pub(crate) fn start(server: &Arc<ServerConnection>, request: &Request) -> Result<(Self, Started), Error> {
+        let started: Started = server.request(request)?;
+        Ok((Self { server: Arc::clone(server), number: started.target, is_stopped: false }, started))
     }
 
     /// The account of its process, or of its machine.
@@ -74,8 +78,7 @@ impl RemoteTarget {
         let keys = options.keys.as_ref().map(sent_keys).transpose()?;
         let memcached = options.memcached.is_some();
         let start = StartTarget { namespaces, tuning, tells, core_count, first_core, memcached, keys };
-        let started: Started = server.request(&Request::Start(start))?;
-        let numbered = Numbered::new(server, started.target);
+        let (numbered, started) = Numbered::start(server, &Request::Start(start))?;
         let memcached = started.memcached.map(|text| server.socket_address(&text)).transpose()?;
         Ok(Self { numbered, address: server.target_address(&started.address)?, memcached })
     }

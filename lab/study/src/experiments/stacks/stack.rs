@@ -8,8 +8,9 @@ use crate::file_target_kind::FileTargetKind;
 use crate::kernel_nvme::Transport;
 use crate::kernel_nvme::host::KernelHost;
 use crate::queue_load::QueueLoad;
+use crate::remote::Request;
 use crate::study_file::StudyFile;
-use crate::{remote, spdk, spdk_host};
+use crate::{spdk, spdk_host};
 
 /// The software of a host or a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +165,11 @@ fn all_needs(checks: impl IntoIterator<Item = Result<(), String>>) -> Result<(),
 /// Checks that the machine of the targets has one of this kind. Returns facts about it for the reader.
 fn check_target(kind: FileTargetKind, bench: &Bench) -> Result<Option<String>, String> {
     match &bench.server {
-        Some(server) => remote::file_target::check(server, kind),
+        Some(server) => {
+            let facts: Result<Option<String>, String> =
+                server.request(&Request::FileTarget { kind }).map_err(|error| error.to_string())?;
+            facts.map_err(|needs| format!("{needs}, on the targets' machine, {}", server.address().ip()))
+        }
         None => kind.check(None).map(|()| kind.described(None)),
     }
 }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::time::Duration;
 
 use perf_event::events::Software;
@@ -17,9 +16,6 @@ use crate::error::Error;
 
 /// Processor time between two samples: prime in microseconds, so that it does not follow the ticks of the kernel.
 pub(crate) const PERIOD: Duration = Duration::from_micros(199);
-
-/// Buffer of the samples of a thread, bytes: those of a tenth of a second and more.
-const BUFFER_BYTES: usize = 128 << 10;
 
 /// Functions of the kernel that a sample names: the current one and its callers.
 const FRAMES_MAX: u16 = 16;
@@ -66,7 +62,7 @@ impl Scope {
         })
     }
 
-    fn builder(self) -> Builder<'static> {
+    pub(super) fn builder(self) -> Builder<'static> {
         let mut builder = Builder::new(Software::CPU_CLOCK);
         builder
             .exclude_kernel(self == Self::User)
@@ -96,55 +92,6 @@ pub(crate) struct Samples {
     pub(crate) lost: u64,
 }
 
-/// Samples the threads of a process from its start to its end.
-pub(crate) struct Sampler {
-    threads: Vec<perf_event::Sampler>,
-    samples: Samples,
-}
-
-impl Sampler {
-    /// Starts with the threads that the process has now and whose name is wanted.
-    ///
-    /// # Errors
-    /// A thread cannot be sampled.
-    pub(crate) fn start(pid: u32, scope: Scope, is_wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task"));
-        let tasks = tasks.map_err(|error| Error::system("the threads of a process", error))?;
-        let mut threads = Vec::new();
-        for task in tasks.flatten() {
-            let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            let id = task.file_name().to_str().and_then(|id| id.parse().ok());
-            let Some(id) = id.filter(|_| is_wanted(name.trim_end())) else { continue };
-            match thread(id, scope) {
-                Ok(sampler) => threads.push(sampler),
-                // It has ended.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                Err(error) => return Err(refused(error)),
-            }
-        }
-        Ok(Self { threads, samples: Samples::default() })
-    }
-
-    /// Takes the samples out of the buffers, which the kernel fills while the threads run.
-    pub(crate) fn collect(&mut self) {
-        for thread in &mut self.threads {
-            while let Some(record) = thread.next_record() {
-                self.samples.add_record(record.ty(), &record.to_contiguous());
-            }
-        }
-    }
-
-    /// Ends with all samples.
-    pub(crate) fn finish(mut self) -> Samples {
-        for thread in &mut self.threads {
-            // A thread that has ended has no more.
-            let _ = thread.disable();
-        }
-        self.collect();
-        self.samples
-    }
-}
-
 /// Types of records (`PERF_RECORD_SAMPLE`, `PERF_RECORD_LOST`).
 const SAMPLE: u32 = 9;
 const LOST: u32 = 2;
@@ -153,7 +100,7 @@ impl Samples {
     /// Adds a record of the buffer: a sample is its address, and where the kernel is sampled a number of callers and
     /// these. For a program the number is zero, which perf-event2 0.7 takes for the end of the record, so it is read
     /// here.
-    fn add_record(&mut self, kind: u32, bytes: &[u8]) {
+    pub(super) fn add_record(&mut self, kind: u32, bytes: &[u8]) {
         let words: Vec<u64> =
             bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes"))).collect();
         match (kind, words.as_slice()) {
@@ -179,30 +126,12 @@ impl Samples {
 }
 
 /// The upper half of the addresses is the kernel's, on x86-64 and on 64-bit Arm.
-fn is_in_kernel(address: u64) -> bool {
+pub(super) fn is_in_kernel(address: u64) -> bool {
     address >> 63 == 1
-}
-
-fn thread(id: i32, scope: Scope) -> io::Result<perf_event::Sampler> {
-    let mut sampler = scope.builder().observe_pid(id).build()?.sampled(BUFFER_BYTES)?;
-    sampler.enable()?;
-    Ok(sampler)
-}
-
-fn refused(error: io::Error) -> Error {
-    if error.raw_os_error() == Some(libc::EPERM) {
-        return Error::Lacking(
-            "no memory for samples of threads: sysctl kernel.perf_event_mlock_kb=2048, or a larger ulimit -l"
-                .to_owned(),
-        );
-    }
-    Error::system("sample a thread", error)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     #[test]
@@ -233,23 +162,5 @@ mod tests {
             lost: 7,
         };
         assert_eq!(samples, expected);
-    }
-
-    #[test]
-    fn a_busy_thread_of_ours_is_sampled_where_that_is_permitted() {
-        let Ok(scope) = Scope::permitted() else { return };
-        let busy = move || {
-            let mut sampler = Sampler::start(std::process::id(), scope, |name| name == "sampled").unwrap();
-            let end = Instant::now() + Duration::from_secs(5);
-            let mut samples = 0;
-            while samples < 5 && Instant::now() < end {
-                sampler.collect();
-                samples = sampler.samples.user.values().chain(sampler.samples.kernel.values()).sum();
-            }
-            sampler.finish()
-        };
-        let samples = std::thread::Builder::new().name("sampled".into()).spawn(busy).unwrap().join().unwrap();
-        assert!(samples.user.values().chain(samples.kernel.values()).sum::<u64>() >= 5, "{samples:?}");
-        assert!(samples.user.keys().all(|address| !is_in_kernel(*address)));
     }
 }
