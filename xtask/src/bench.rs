@@ -87,9 +87,6 @@ const BENCHES: [[&str; 2]; 3] =
     [["nvlane-load", "cost"], ["nvlane-host-core", "cost"], ["nvlane-memcached", "processor"]];
 
 /// Runs the studies with bars, then the benches.
-///
-/// # Errors
-/// A measurement fails, or a bar is missed.
 pub(crate) fn run() -> Result<()> {
     run_command(&mut cargo(&[
         "build",

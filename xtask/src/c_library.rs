@@ -101,9 +101,6 @@ pub(crate) fn install(options: &Options) -> Result<()> {
 }
 
 /// Builds the static library with a profile, and returns its path.
-///
-/// # Errors
-/// The build fails.
 pub(crate) fn build(profile: &str) -> Result<PathBuf> {
     if profile == "dev" {
         // Everything, as the tests have built it: on its own the package asks for other features of its dependencies, which
@@ -117,9 +114,6 @@ pub(crate) fn build(profile: &str) -> Result<PathBuf> {
 }
 
 /// Links the shared library of a static one, and lays it out with its header and the file of pkg-config.
-///
-/// # Errors
-/// A program is missing or fails, or the library exports other functions than the list has.
 pub(crate) fn lay_out(built: &Path, out: &Path, strips: bool) -> Result<()> {
     for (program, package) in [("cc", "gcc"), ("nm", "binutils")] {
         ensure!(is_installed(program), "no program {program}: sudo apt-get install {package}");

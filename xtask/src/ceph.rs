@@ -51,9 +51,6 @@ impl Drop for Cluster {
 }
 
 /// Starts a cluster, and runs the chosen suites against a target before it.
-///
-/// # Errors
-/// One fails, or a program it needs is missing.
 pub(crate) fn judge(options: &Options) -> Result<()> {
     let is_chosen = |suite: &&str| {
         options.names.is_empty() || options.names.iter().any(|name| suite.contains(name.as_str()))

@@ -44,9 +44,6 @@ fn quick_tests() -> Result<()> {
 /// Test programs over real sockets, storage and processes, corpora, and doc tests: the part of `make test` beyond
 /// [`quick_tests`]. By name and not by package: without one of the packages the dependencies would have other features,
 /// and all of them would be compiled once more.
-///
-/// # Errors
-/// A test fails.
 pub(crate) fn slow_tests() -> Result<()> {
     let mut slow = BTreeSet::new();
     for package in packages()? {

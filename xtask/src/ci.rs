@@ -35,9 +35,6 @@ const STEPS: &[Step] = &[
 ];
 
 /// Runs every check except measurements and soak tests, or one of them.
-///
-/// # Errors
-/// The first failing step's error.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let installation = [
         Step::new("Rust components", 30, deps::rust_components),

@@ -122,9 +122,6 @@ impl Options {
 }
 
 /// Runs the chosen suites, each against its own target.
-///
-/// # Errors
-/// One fails, or a program it needs is missing.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let is_chosen = |suite: &&str| {
         options.names.is_empty() || options.names.iter().any(|name| suite.contains(name.as_str()))

@@ -145,9 +145,6 @@ pub(crate) fn output_of(command: &mut Command) -> Result<String> {
 }
 
 /// Runs a command, and returns what it prints.
-///
-/// # Errors
-/// It cannot be started, or fails.
 pub(crate) fn text_of(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {}", shown(command)))?;
     ensure!(output.status.success(), "{}: {}", shown(command), output.status);

@@ -10,9 +10,6 @@ use crate::deps;
 const CRATES: [(&str, f64); 2] = [("nvlane-wire", 95.0), ("nvlane-proto", 95.0)];
 
 /// Runs the tests of each crate with coverage counters, and prints the coverage.
-///
-/// # Errors
-/// A crate is below its minimum.
 pub(crate) fn run() -> Result<()> {
     deps::install_for_coverage()?;
     let mut lines = Vec::new();

@@ -60,9 +60,6 @@ pub(crate) struct Tools {
 
 impl Tools {
     /// Installs and builds all tools, unless those of these versions are there.
-    ///
-    /// # Errors
-    /// One cannot be installed.
     pub(crate) fn install() -> Result<Self> {
         let tools = Self::locate()?;
         let module = root().join(MODULE);
@@ -138,9 +135,6 @@ fn is_new_enough(go: &Path) -> bool {
 }
 
 /// Writes the code of the protocol's messages from the interface's definition, or compares it with the committed one.
-///
-/// # Errors
-/// It cannot be made, or differs.
 pub(crate) fn proto(options: &ProtoOptions) -> Result<()> {
     let tools = Tools::locate()?;
     tools.go(&["mod", "download", SPEC])?;
@@ -168,9 +162,6 @@ pub(crate) fn proto(options: &ProtoOptions) -> Result<()> {
 }
 
 /// The steps of `make soak`: code of the protocol, manifests, and csi-sanity without mounts.
-///
-/// # Errors
-/// The first that fails.
 pub(crate) fn judge() -> Result<()> {
     proto(&ProtoOptions { check: true })?;
     let nvlane = crate::command::program("nvlane")?;
@@ -185,9 +176,6 @@ pub(crate) fn judge() -> Result<()> {
 }
 
 /// Checks the manifests, and lets csi-sanity try the driver in front of a target. Returns whether all went as it should.
-///
-/// # Errors
-/// A tool is missing.
 pub(crate) fn run(nvlane: &Path, csi: &Path, dir: &Path) -> Result<bool> {
     let tools = Tools::install()?;
     check_manifests(&tools)?;

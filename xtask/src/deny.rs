@@ -6,9 +6,6 @@ use crate::command::{cargo, run as run_command};
 use crate::deps;
 
 /// Checks licences, bans and sources; and known vulnerabilities, if their database is available.
-///
-/// # Errors
-/// A dependency violates a rule.
 pub(crate) fn run() -> Result<()> {
     // Without optimization: it is built once and rarely runs.
     deps::cargo_tool("cargo-deny", "0.20.2", &["--debug"])?;

@@ -132,17 +132,11 @@ pub(crate) struct Clients {
 }
 
 /// Installs cbindgen, and returns its path. Without optimization: it runs for a second. Another version writes other headers.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn install_cbindgen() -> Result<PathBuf> {
     exact_tool("cbindgen", "0.29.2", &["--debug"])
 }
 
 /// Installs the memcached clients: those in Python in their own virtual environment.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn install_clients() -> Result<Clients> {
     install_programs(CLIENT_PROGRAMS)?;
     let place = target_dir().join("tools/memcached-clients");
@@ -198,9 +192,6 @@ pub(crate) fn install_clients() -> Result<Clients> {
 }
 
 /// Makes an empty virtual environment of an interpreter of Python.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn virtual_environment(place: &Path, interpreter: &str) -> Result<()> {
     let has_venv =
         Command::new(interpreter).args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status();
@@ -218,17 +209,11 @@ const DEBIAN_KEY: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Gets this version of memcached from Debian's source packages, unless it is present, and returns the directory of the
 /// sources.
-///
-/// # Errors
-/// As [`debian_source`].
 pub(crate) fn memcached_source(version: &str) -> Result<PathBuf> {
     debian_source("memcached", version, &SOURCE_RELEASES.map(str::to_owned), "t/lib/MemcachedTest.pm")
 }
 
 /// Gets this version of fio, that of this machine, as [`memcached_source`].
-///
-/// # Errors
-/// As [`debian_source`].
 pub(crate) fn fio_source(version: &str) -> Result<PathBuf> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let release = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
@@ -313,17 +298,11 @@ fn upstream(package: &str) -> &str {
 }
 
 /// Installs the tool that counts instructions.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn install_for_counting() -> Result<()> {
     install_programs(VALGRIND)
 }
 
 /// Installs the exerciser of file systems, and returns its path.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn install_fsx() -> Result<PathBuf> {
     exact_tool("fsx", "0.3.2", &[])
 }
@@ -345,27 +324,18 @@ fn exact_tool(name: &str, version: &str, options: &[&str]) -> Result<PathBuf> {
 }
 
 /// Installs the fuzzing tools.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn install_for_fuzzing() -> Result<()> {
     install_programs(&[("c++", "g++", "libFuzzer")])?;
     cargo_tool("cargo-fuzz", "0.13.2", &[])
 }
 
 /// Installs the coverage tools.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn install_for_coverage() -> Result<()> {
     run(Command::new("rustup").args(["component", "add", "llvm-tools"]).current_dir(root()))?;
     cargo_tool("cargo-llvm-cov", "0.6.21", &[])
 }
 
 /// Installs this version of a program from the registry, unless one is installed.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn cargo_tool(name: &str, version: &str, options: &[&str]) -> Result<()> {
     if is_installed(name) {
         return Ok(());
@@ -374,9 +344,6 @@ pub(crate) fn cargo_tool(name: &str, version: &str, options: &[&str]) -> Result<
 }
 
 /// Installs those that are missing.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn install_programs(programs: &[Program]) -> Result<()> {
     let missing: Vec<_> = programs.iter().filter(|(name, ..)| !is_installed(name)).collect();
     for (name, package, purpose) in &missing {
@@ -403,9 +370,6 @@ fn update_package_lists() -> Result<()> {
 }
 
 /// Installs the components of the Rust toolchain that are missing.
-///
-/// # Errors
-/// As [`install`].
 pub(crate) fn rust_components() -> Result<()> {
     let is_missing = |component: &&&str| {
         let name = component.trim_start_matches("rust");
@@ -420,9 +384,6 @@ pub(crate) fn rust_components() -> Result<()> {
 }
 
 /// Gets the lab's images of the given kernel series (all, if none is given), unless they are present.
-///
-/// # Errors
-/// If they cannot be downloaded and built.
 pub(crate) fn lab(series: &[&str]) -> Result<()> {
     let fetch = || {
         let mut command = Command::new(root().join("interop/lab/kernel-lab"));

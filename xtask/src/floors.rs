@@ -37,9 +37,6 @@ const PRODUCT: &[&str] =
     &["crates/system", "crates/protocol", "crates/storage", "crates/host", "crates/target"];
 
 /// Checks the dependencies of every package.
-///
-/// # Errors
-/// A package depends on one of a floor that its own may not use.
 pub(crate) fn check() -> Result<()> {
     let output = cargo(&["metadata", "--format-version=1", "--no-deps", "--locked", "--offline"]).output()?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));

@@ -47,9 +47,6 @@ struct Round {
 }
 
 /// Builds the fuzzers and runs them.
-///
-/// # Errors
-/// One finds a bug, or cannot be built.
 pub(crate) fn run(options: &Options) -> Result<()> {
     deps::install_for_fuzzing()?;
     let names = match &options.target {

@@ -70,9 +70,6 @@ struct Baseline {
 }
 
 /// Counts, and compares with the baseline or replaces it.
-///
-/// # Errors
-/// A case exceeds its limit, or is not in the baseline.
 pub(crate) fn run(options: &Options) -> Result<()> {
     deps::install_for_counting()?;
     let now = Baseline { instructions: count()?, tools: Tools::here()? };

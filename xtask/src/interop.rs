@@ -89,9 +89,6 @@ impl Default for Options {
 }
 
 /// Runs the behaviours chosen.
-///
-/// # Errors
-/// If one fails, or none can be run.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let is_chosen = |behaviour: &&Behaviour| match &options.names[..] {
         [] => options.soak || options.list || !behaviour.soak_only,

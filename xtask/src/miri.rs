@@ -46,9 +46,6 @@ pub(crate) struct Options {
 }
 
 /// Runs the unit tests of the crates with unsafe code.
-///
-/// # Errors
-/// A test fails or violates memory safety.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.memcheck {
         return memcheck();
@@ -71,9 +68,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Runs memcheck on all tests whose system calls it supports.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn memcheck() -> Result<()> {
     deps::install_programs(deps::VALGRIND)?;
     let mut command = cargo(&["test", "--locked", "--lib"]);

@@ -65,9 +65,6 @@ struct Sources {
 }
 
 /// Makes packages, or checks them.
-///
-/// # Errors
-/// A tool is missing or fails, or a check finds something.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let out = options.out.clone().unwrap_or_else(|| target_dir().join("package"));
     let sources = || match &options.programs {
@@ -88,9 +85,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// The check of `make test`, with the programs that it has built before.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn check_programs() -> Result<()> {
     let library = c_library::build("dev")?;
     check::run(&Sources::new(&target_dir().join("debug"), &library)?)
@@ -216,9 +210,6 @@ fn empty_dir(path: &Path) -> Result<()> {
 }
 
 /// Builds from two clones in directories with other names, and compares all that comes out.
-///
-/// # Errors
-/// They differ.
 pub(crate) fn reproducible() -> Result<()> {
     deps::install_programs(deps::PACKAGE_PROGRAMS)?;
     let place = target_dir().join("reproducible");

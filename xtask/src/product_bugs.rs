@@ -55,9 +55,6 @@ const TEST_S: &str = "300";
 const SIMULATION_S: &str = "600";
 
 /// Enables each bug and checks that its judge finds it.
-///
-/// # Errors
-/// A bug is not found, or a judge finds something without any.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let all = Bug::read_all()?;
     let unknown = options.names.iter().find(|name| !all.iter().any(|bug| bug.name == **name));

@@ -19,9 +19,6 @@ pub(crate) struct Options {
 }
 
 /// Lists the public API of each crate, without what every type has.
-///
-/// # Errors
-/// A listing differs, or cannot be made.
 pub(crate) fn run(options: &Options) -> Result<()> {
     for (name, dir) in CRATES {
         // Of rustup, because a compiler's own cargo knows no other compiler.

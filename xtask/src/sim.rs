@@ -16,9 +16,6 @@ pub(crate) struct Options {
 }
 
 /// Runs the simulator.
-///
-/// # Errors
-/// It finds a violation.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut command = Command::new(optimized_program("nvlane-sim")?);
     // Each seed allocates and frees the same amounts: glibc keeps the pages instead of asking for them again.
@@ -38,17 +35,11 @@ const SEEDS: &[&str] = &["--seeds", "4000", "--coverage"];
 const MORE_SEEDS: &[&str] = &["--from", "4000", "--seeds", "106000", "--keep-going"];
 
 /// The simulation part of `make soak`.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn run_long() -> Result<()> {
     run_each(&[MORE_SEEDS, &["--crash-states", "64"]])
 }
 
 /// The simulation part of `make test`: four thousand seeds and what they reach, and the crash states.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn run_many() -> Result<()> {
     run_each(&[SEEDS, &["--crash-states", "4"]])
 }

@@ -45,9 +45,6 @@ const STEPS: &[Step] = &[
 ];
 
 /// Runs every step, or one of them.
-///
-/// # Errors
-/// The first failing step's error.
 pub(crate) fn run(options: &Options) -> Result<()> {
     match (options.hours, &options.only) {
         (Some(hours), _) => torture::soak(hours),

@@ -9,9 +9,6 @@ use crate::command::root;
 /// Copies the sources, with `change` made to the content of each file. Files that are there already with the same
 /// content are kept, so that they are not rebuilt; those of an earlier copy that the sources no longer have are
 /// removed.
-///
-/// # Errors
-/// A file cannot be read or written, or `change` fails.
 pub(crate) fn copy(to: &Path, change: impl Fn(&Path, Vec<u8>) -> Result<Vec<u8>>) -> Result<()> {
     let copy_file = |path: &Path| {
         let content = std::fs::read(root().join(path)).with_context(|| path.display().to_string())?;
@@ -51,9 +48,6 @@ fn remove_others(from: &Path, sources: &Path) -> Result<()> {
 }
 
 /// Writes a file unless it has this content.
-///
-/// # Errors
-/// It cannot be written.
 pub(crate) fn write_changed(file: &Path, content: &[u8]) -> Result<()> {
     if std::fs::read(file).is_ok_and(|there| there == content) {
         return Ok(());

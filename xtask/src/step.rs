@@ -62,9 +62,6 @@ impl Ended {
 }
 
 /// Runs the steps in order, up to the first that fails, and prints the time of each.
-///
-/// # Errors
-/// The error of the first failing step.
 pub(crate) fn run_steps(steps: &[Step]) -> Result<()> {
     let start = Instant::now();
     let (mut ended, mut beside) = (Vec::new(), Beside::new());
@@ -108,9 +105,6 @@ pub(crate) fn run_steps(steps: &[Step]) -> Result<()> {
 }
 
 /// Runs one step, by its name.
-///
-/// # Errors
-/// There is none of this name, or it fails.
 pub(crate) fn run_one(steps: &[Step], name: &str) -> Result<()> {
     match steps.iter().find(|step| step.name == name) {
         Some(step) => (step.run)(),

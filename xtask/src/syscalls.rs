@@ -36,9 +36,6 @@ const ADQ_RECORD: &str = include_str!("syscalls/adq-record.json");
 const NQN: &str = "nqn.2026-01.io.nvlane:traced";
 
 /// Traces targets and compares their system calls with the lists.
-///
-/// # Errors
-/// A target makes a call that is not listed, the lists differ, or a durable call is missing.
 pub(crate) fn run() -> Result<()> {
     deps::install_programs(deps::STRACE)?;
     let listed = listed()?;
@@ -65,9 +62,6 @@ pub(crate) fn run() -> Result<()> {
 
 /// The first difference between the durable calls of a target (with epoll) and those that its commands must make. Its
 /// files are in `directory`; a variable of the environment may switch a planted bug on.
-///
-/// # Errors
-/// The target cannot be traced.
 pub(crate) fn durable_calls(
     program: &Path,
     directory: &Path,

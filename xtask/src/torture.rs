@@ -13,9 +13,6 @@ pub(crate) struct Options {
 }
 
 /// Kills a target under verified load: `--of blocks|pairs`, `--kills N`, `--engine uring|epoll`, `--seed S`.
-///
-/// # Errors
-/// An acknowledged change is lost.
 pub(crate) fn crash_loop(options: &Options) -> Result<()> {
     build()?;
     run("crash-loop", &options.arguments)
@@ -23,9 +20,6 @@ pub(crate) fn crash_loop(options: &Options) -> Result<()> {
 
 /// Floods a target beside a host that reads: `--attacks KIND,...`, `--half-open N`, `--seconds N`, `--engine
 /// uring|epoll`, `--untimed`.
-///
-/// # Errors
-/// It takes too much memory, the host that reads suffers, or a resource is not released.
 pub(crate) fn flood(options: &Options) -> Result<()> {
     build()?;
     run("flood", &options.arguments)
@@ -33,9 +27,6 @@ pub(crate) fn flood(options: &Options) -> Result<()> {
 
 /// The torture part of `make test`: on each engine forty kills of a target with blocks, twenty of one with keys and
 /// values, and a flood.
-///
-/// # Errors
-/// As [`crash_loop`] and [`flood`].
 pub(crate) fn run_some() -> Result<()> {
     for (of, kills) in [("blocks", "40"), ("pairs", "20")] {
         run("crash-loop", &["--of", of, "--kills", kills].map(str::to_owned))?;
@@ -45,9 +36,6 @@ pub(crate) fn run_some() -> Result<()> {
 }
 
 /// The torture part of `make soak`: twenty times as many kills, and all floods with their bars of time.
-///
-/// # Errors
-/// As [`crash_loop`] and [`flood`].
 pub(crate) fn run_long() -> Result<()> {
     build()?;
     for (of, kills) in [("blocks", "1000"), ("pairs", "400")] {
@@ -57,9 +45,6 @@ pub(crate) fn run_long() -> Result<()> {
 }
 
 /// Keeps a target busy for hours, with everything at once.
-///
-/// # Errors
-/// Something is lost, or the target's memory or descriptors grow.
 pub(crate) fn soak(hours: f64) -> Result<()> {
     build()?;
     run("soak", &["--hours".to_owned(), hours.to_string()])

@@ -52,9 +52,6 @@ fn package() -> PathBuf {
 }
 
 /// Builds the wheel and the source distribution.
-///
-/// # Errors
-/// A tool is missing or fails, or the module does not pass its tests.
 pub(crate) fn build(options: &Options) -> Result<()> {
     let place = target_dir().join("tools/maturin");
     let python = environment(&place, &[MATURIN])?;
@@ -149,9 +146,6 @@ fn pytest(python: &Path, nvlane: &Path, warnings: &str) -> Command {
 
 /// Runs the tests on the module as the workspace builds it, without a wheel, whose own build would compile everything
 /// again; and checks its types. Returns whether all passed.
-///
-/// # Errors
-/// The module cannot be built, or a tool is missing.
 pub(crate) fn run_tests(nvlane: &Path, dir: &Path) -> Result<bool> {
     let python = environment(&target_dir().join("tools/python-tests"), &TEST_PACKAGES)?;
     install_module(dir)?;
@@ -164,9 +158,6 @@ pub(crate) fn run_tests(nvlane: &Path, dir: &Path) -> Result<bool> {
 }
 
 /// Runs the tests with models of transformers in the same way. Returns whether all passed.
-///
-/// # Errors
-/// The module cannot be built, or there is no torch.
 pub(crate) fn run_torch_tests(nvlane: &Path, dir: &Path) -> Result<bool> {
     let python = environment(&target_dir().join("tools/python-torch"), &TORCH_PACKAGES)?;
     install_module(dir)?;

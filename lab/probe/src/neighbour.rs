@@ -42,9 +42,6 @@ struct State {
 
 impl Neighbour {
     /// Connects and starts one.
-    ///
-    /// # Errors
-    /// It cannot connect.
     pub fn start(peer: &Target, disk: Disk) -> Check<Self> {
         let association = peer.associate(Digests::empty())?;
         let shared = Arc::new(Shared::default());
@@ -60,9 +57,6 @@ impl Neighbour {
     }
 
     /// Returns the longest pause of its I/O since the last query.
-    ///
-    /// # Errors
-    /// The failure of its I/O.
     pub fn report(&self) -> Check<Duration> {
         self.shared.lock(|state| {
             if let Some(failure) = &state.failure {

@@ -106,9 +106,6 @@ pub struct Store {
 
 impl Target {
     /// Connects and identifies the target and its namespaces.
-    ///
-    /// # Errors
-    /// The target cannot be used.
     pub fn new(settings: Settings) -> Check<Self> {
         let mut peer = Self {
             settings,
@@ -196,9 +193,6 @@ impl Target {
     }
 
     /// Checks that the target still accepts its key of TLS, or as a target without one still refuses a ClientHello.
-    ///
-    /// # Errors
-    /// It does not.
     pub(crate) fn check_tls(&self) -> Check {
         match self.settings.tls.as_deref() {
             Some(keys) => TlsLink::initialised(self.host(), keys).map(drop),
@@ -218,26 +212,17 @@ impl Target {
     }
 
     /// Opens an admin queue with an enabled controller.
-    ///
-    /// # Errors
-    /// The target refuses.
     pub fn admin(&self, digests: Digests) -> Check<(Queue, Cntlid)> {
         self.admitted()?;
         self.host().admin(digests)
     }
 
     /// Opens an association with one I/O queue.
-    ///
-    /// # Errors
-    /// The target refuses.
     pub fn associate(&self, digests: Digests) -> Check<Association> {
         self.associate_with(digests, ENTRIES)
     }
 
     /// [`associate`](Self::associate) with an I/O queue of this many entries.
-    ///
-    /// # Errors
-    /// The target refuses.
     pub fn associate_with(&self, digests: Digests, entries: u32) -> Check<Association> {
         let (mut admin, cntlid) = self.admin(digests)?;
         set_queues(&mut admin, 8)?;
@@ -246,17 +231,11 @@ impl Target {
     }
 
     /// Opens an I/O queue that holds its admin queue.
-    ///
-    /// # Errors
-    /// The target refuses.
     pub fn io(&self, digests: Digests) -> Check<Queue> {
         self.io_with(digests, ENTRIES)
     }
 
     /// [`io`](Self::io) with this many entries.
-    ///
-    /// # Errors
-    /// The target refuses.
     pub fn io_with(&self, digests: Digests, entries: u32) -> Check<Queue> {
         let Association { admin, io, .. } = self.associate_with(digests, entries)?;
         Ok(io.keeping(admin))
@@ -311,9 +290,6 @@ impl Target {
     }
 
     /// Checks that a new association and I/O on it work.
-    ///
-    /// # Errors
-    /// One of them fails.
     pub fn check_healthy(&self) -> Check {
         if self.is_tls_only {
             return self.check_tls();
@@ -332,9 +308,6 @@ impl Target {
 }
 
 /// Checks that a command failed with this parameter error location.
-///
-/// # Errors
-/// It did not, or with another location.
 pub fn expect_parameter(answer: &Answer, offset: u16, in_data: bool) -> Check {
     expect_status(answer, &[Status::CONNECT_INVALID_PARAMETERS])?;
     let wanted = u32::from(offset) | u32::from(in_data) << 16;
@@ -376,18 +349,12 @@ impl Disk {
     }
 
     /// Fills blocks with one byte value.
-    ///
-    /// # Errors
-    /// The write fails.
     pub fn put(&self, io: &mut Queue, lba: u64, blocks: u32, byte: u8) -> Check {
         let data = self.fill(blocks, byte);
         io.must(self.write(lba, blocks), self.bring(&data)).about("Write").map(drop)
     }
 
     /// Checks that blocks contain one byte value.
-    ///
-    /// # Errors
-    /// They do not, or the read fails.
     pub fn holds(&self, io: &mut Queue, lba: u64, blocks: u32, byte: u8) -> Check {
         let answer = io.must(self.read(lba, blocks), Move::Back(blocks * self.block_bytes)).about("Read")?;
         let wrong = answer.data.iter().position(|have| *have != byte);

@@ -19,9 +19,6 @@ const RECOVERY_POLL: Duration = Duration::from_millis(100);
 const RECOVERY_LIMIT: Duration = Duration::from_secs(35);
 
 /// Runs the rows with these names, or all. Calls `on_result` with each result.
-///
-/// # Errors
-/// The target is unusable before the first row.
 pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowResult)) -> Check<Report> {
     let peer = Target::new(settings).about("before any row")?;
     let chosen: Vec<_> = rows::all().filter(|listed| listed.words.is_among(ids)).collect();

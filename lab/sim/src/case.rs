@@ -37,9 +37,6 @@ impl Case {
     }
 
     /// Parses options: lists with commas, `none` for an empty one.
-    ///
-    /// # Errors
-    /// An option is malformed.
     pub fn parse(
         seed: u64,
         commands: Option<&str>,

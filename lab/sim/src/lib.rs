@@ -10,6 +10,7 @@
 //!     └───── model: may this block hold that value? ◀────────────┘
 //! ```
 #![forbid(unsafe_code)]
+#![allow(clippy::missing_errors_doc, reason = "an error of the laboratory ends a run with its message")]
 // Virtual worlds are small: counts and times fit any integer, and a wrong one would only be another seed.
 #![allow(clippy::cast_possible_truncation)]
 

@@ -35,9 +35,6 @@ impl SentBytes {
     }
 
     /// Reads a part of the bytes where they lie.
-    ///
-    /// # Errors
-    /// Memory that is gone.
     pub(crate) fn read(&self, mut start: usize, mut length: usize) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::with_capacity(length);
         for &(address, piece_bytes) in &self.places {
@@ -55,9 +52,6 @@ impl SentBytes {
     }
 
     /// Reads the bytes once more.
-    ///
-    /// # Errors
-    /// The bytes that differ from those sent, and where.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut expected = &self.expected[..];
         let mut found = Vec::new();

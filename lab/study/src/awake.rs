@@ -20,9 +20,6 @@ pub(crate) struct Awake {
 
 impl Awake {
     /// Starts the threads, and returns when they have their cores and their priority.
-    ///
-    /// # Errors
-    /// A thread does not start, or gets no core or no idle priority.
     pub(crate) fn start(cores: Cores) -> Result<Self, Error> {
         let mut awake = Self { ends: Arc::default(), threads: Vec::new() };
         for core in [cores.host, cores.target] {

@@ -137,17 +137,11 @@ pub struct Load {
 
 impl Bench {
     /// Starts a target on the target's core, with one null namespace: reads return zeroes, writes are discarded.
-    ///
-    /// # Errors
-    /// The target does not start.
     pub fn serve(&self) -> Result<Served, Error> {
         self.serve_with(ServedOptions::of(["null:1T"]))
     }
 
     /// Starts a target on the target's core, or on those of the study server.
-    ///
-    /// # Errors
-    /// The target does not start.
     pub fn serve_with(&self, options: ServedOptions) -> Result<Served, Error> {
         if let Some(server) = &self.server {
             return RemoteTarget::start(server, &options).map(Served::remote);
@@ -235,25 +229,16 @@ impl Bench {
     }
 
     /// Runs a load on the only namespace of a target.
-    ///
-    /// # Errors
-    /// The load does not start, or an operation fails.
     pub fn run(&self, served: &Served, load: Load) -> Result<Finished, Error> {
         self.run_watched(served, load, &mut || ())
     }
 
     /// Runs a load on the namespace that the address of a target names.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub fn run_at(&self, far: FarSide<'_>, load: Load) -> Result<Finished, Error> {
         self.run_on(far, load, &mut || ())
     }
 
     /// As [`run`](Self::run); calls `look` several times a second, from before the load begins until it has ended.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub fn run_watched(
         &self,
         served: &Served,
@@ -291,18 +276,12 @@ impl Bench {
     }
 
     /// Runs a load on local storage, from the host's core.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub fn run_local(&self, storage: &LocalStorage, load: Load) -> Result<Finished, Error> {
         self.run_device(storage, None, load)
     }
 
     /// As [`run_local`](Self::run_local), on the block device that the kernel's host made of a target. `target`: the
     /// account of the target.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
     pub fn run_device(
         &self,
         storage: &LocalStorage,
@@ -342,9 +321,6 @@ impl Bench {
     /// load's host receives, and with the same TLS. Both ends are threads of this process, or the far one is a thread of the
     /// study server. `far_memory_bytes`: memory on the target's side that data comes from and goes to.
     ///
-    /// # Errors
-    /// A system call fails.
-    ///
     /// # Panics
     /// A thread of the load panics.
     pub fn ceiling(
@@ -370,9 +346,6 @@ impl Bench {
 
     /// Throughput of plain sockets for reads over a number of connections; the target's side sleeps when idle.
     ///
-    /// # Errors
-    /// A system call fails.
-    ///
     /// # Panics
     /// A thread of the load panics.
     pub fn ceiling_of_many(
@@ -387,9 +360,6 @@ impl Bench {
 
     /// Throughput of plain sockets with operations of 1 MiB, one in flight on each of `connections`, each with
     /// `memory` bytes of buffers.
-    ///
-    /// # Errors
-    /// A system call fails.
     ///
     /// # Panics
     /// As [`ceiling_of_many`](Self::ceiling_of_many).
@@ -446,9 +416,6 @@ impl Bench {
 
     /// Records the time of a cache line from the host's core to the target's, unless both sides share a core or never ran
     /// at the same time.
-    ///
-    /// # Errors
-    /// A system call fails.
     pub fn note_line_time(&self) -> Result<(), Error> {
         // Cores of two machines have no cache line in common.
         let Some(Cores { host, target }) = self.cores.filter(|_| !self.is_remote()) else { return Ok(()) };

@@ -52,9 +52,6 @@ pub(crate) struct Churned {
 
 /// Fills a partition of `memory_bytes` with values of the `old` lengths until it refuses one, and then replaces random
 /// pairs by pairs with values of the `new` lengths, as many bytes as the memory has. If both are the same, everything was replaced once before that.
-///
-/// # Errors
-/// The system refuses the memory, or the study was stopped.
 pub(crate) fn churn(
     memory_bytes: usize,
     old: Lengths,

@@ -148,9 +148,6 @@ pub struct Pair {
 }
 
 /// Reads a result.
-///
-/// # Errors
-/// The text is not a result, or of another version.
 pub fn read(text: &str) -> Result<Results, Incomparable> {
     let results: Results =
         serde_json::from_str(text).map_err(|error| Incomparable::Form(error.to_string()))?;
@@ -161,9 +158,6 @@ pub fn read(text: &str) -> Result<Results, Incomparable> {
 }
 
 /// Compares two results.
-///
-/// # Errors
-/// They are of two experiments, or one of them is of an emulated machine.
 pub fn compare(before: &Results, after: &Results) -> Result<Comparison, Incomparable> {
     if before.experiment != after.experiment {
         return Err(Incomparable::Experiments(before.experiment.clone(), after.experiment.clone()));

@@ -49,9 +49,6 @@ impl Load {
 }
 
 /// Starts a target with this policy and these other options.
-///
-/// # Errors
-/// The target does not start.
 pub(crate) fn serve(bench: &Bench, policy: &str, tuning: TargetTuning) -> Result<Served, Error> {
     let tuning = TargetTuning { doorbell: policy.parse().ok(), ..tuning };
     bench.serve_with(ServedOptions::of(["null:1T"]).tuned(tuning))
@@ -63,17 +60,11 @@ pub(crate) struct PolicyTargets(Kept<(String, Receive), Served>);
 
 impl PolicyTargets {
     /// The target with this policy.
-    ///
-    /// # Errors
-    /// The target does not start.
     pub(crate) fn get(&mut self, bench: &Bench, policy: &str) -> Result<&Served, Error> {
         self.get_with(bench, policy, Receive::default())
     }
 
     /// The target with this policy and way to receive.
-    ///
-    /// # Errors
-    /// The target does not start.
     pub(crate) fn get_with(
         &mut self,
         bench: &Bench,

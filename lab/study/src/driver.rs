@@ -67,9 +67,6 @@ impl Driven {
 }
 
 /// Runs the classes on lanes to a target's only namespace, from the host's core.
-///
-/// # Errors
-/// A lane does not connect, or a command fails.
 pub(crate) fn drive(
     bench: &Bench,
     served: &Served,

@@ -47,9 +47,6 @@ pub(crate) struct EnergyReading(Vec<u64>);
 
 impl Energy {
     /// Finds the counters in a directory such as [`DIRECTORY`], and reads each once.
-    ///
-    /// # Errors
-    /// There are none, or they cannot be read.
     pub(crate) fn open(directory: &Path) -> Result<Self, NoEnergy> {
         let Ok(entries) = fs::read_dir(directory) else {
             return Err(NoEnergy::NoDirectory(directory.display().to_string()));
@@ -86,9 +83,6 @@ impl Energy {
     }
 
     /// The counters now.
-    ///
-    /// # Errors
-    /// One cannot be read.
     pub(crate) fn read(&self) -> Result<EnergyReading, NoEnergy> {
         self.zones.iter().map(|zone| number(&zone.counter)).collect::<Result<_, _>>().map(EnergyReading)
     }

@@ -23,9 +23,6 @@ impl FileTargetKind {
     }
 
     /// Checks that it can be used, at the address that is wanted or at any.
-    ///
-    /// # Errors
-    /// The requirements.
     pub(crate) fn check(self, wanted: Option<IpAddr>) -> Result<(), String> {
         match self {
             Self::KernelTcp | Self::KernelRdma => KernelTarget::check(self.transport(), wanted),
@@ -61,9 +58,6 @@ enum Target {
 impl FileTarget {
     /// Serves a file with direct I/O, at the address that is wanted or at any. SPDK's target has a thread on each of
     /// `cores`; the kernel decides where its own threads run.
-    ///
-    /// # Errors
-    /// The kernel refuses, or the program does not start.
     pub(crate) fn serve(
         kind: FileTargetKind,
         (wanted, port): (Option<IpAddr>, u16),

@@ -6,9 +6,6 @@ use crate::cell::Values;
 use crate::error::Error;
 
 /// Throughput, and latency in the direction with more operations, of fio's only job or group, as `--output-format=json` has them.
-///
-/// # Errors
-/// There are none.
 pub(crate) fn values(json: &[u8]) -> Result<Values, Error> {
     // Warnings may stand before it.
     let begin = json.iter().position(|byte| *byte == b'{').unwrap_or(0);

@@ -64,9 +64,6 @@ impl HeldLanes {
     }
 
     /// Executes a few reads at once on each lane, so that it allocates the memory of a used lane.
-    ///
-    /// # Errors
-    /// A read fails.
     pub(crate) fn exercise(&mut self) -> Result<(), Error> {
         for holder in &mut self.holders {
             if let Some(input) = &mut holder.child.stdin {
@@ -116,9 +113,6 @@ impl Drop for Holder {
 }
 
 /// Holds lanes for the study that started this process, until its input ends; with TLS if there is a file with its key.
-///
-/// # Errors
-/// A lane does not connect or does not answer.
 pub fn hold(address: &Address, count: u64, depth: u16, tls_key: Option<&Path>) -> Result<(), Error> {
     linux::allow_descriptors();
     let tls = tls_key.map(keys::tls_of_file).transpose()?;

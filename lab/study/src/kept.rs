@@ -12,9 +12,6 @@ impl<Key, Thing> Default for Kept<Key, Thing> {
 
 impl<Key: PartialEq, Thing> Kept<Key, Thing> {
     /// The value for this key, created if it does not exist.
-    ///
-    /// # Errors
-    /// Those of `make`.
     pub(crate) fn get<Error>(
         &mut self,
         key: Key,

@@ -32,9 +32,6 @@ impl Transport {
     }
 
     /// An address of this machine at which it is reached: the one that is wanted, or any.
-    ///
-    /// # Errors
-    /// The requirements.
     pub(crate) fn address(self, wanted: Option<IpAddr>) -> Result<IpAddr, String> {
         match self {
             Self::Tcp => Ok(wanted.unwrap_or(Ipv4Addr::LOCALHOST.into())),

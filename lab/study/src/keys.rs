@@ -37,9 +37,6 @@ pub(crate) struct Keys {
 
 impl Keys {
     /// New keys, in files that only this user can read.
-    ///
-    /// # Errors
-    /// There are no random numbers, or no place for the files.
     pub(crate) fn generate() -> Result<Self, Error> {
         let make = || -> io::Result<Self> {
             let random = || -> io::Result<Vec<u8>> {
@@ -55,9 +52,6 @@ impl Keys {
     }
 
     /// These keys, in files that only this user can read.
-    ///
-    /// # Errors
-    /// There is no place for the files.
     pub(crate) fn keep(tls: TlsKey, secret: Secret) -> io::Result<Self> {
         let directory = tempfile::Builder::new().prefix("nvlane-study-keys-").tempdir()?;
         let (tls_path, secret_path) = (directory.path().join("tls.key"), directory.path().join("host.key"));
@@ -94,9 +88,6 @@ impl Keys {
 }
 
 /// The key of TLS in a file, for options of a host.
-///
-/// # Errors
-/// The file cannot be read, or has no key.
 pub(crate) fn tls_of_file(path: &Path) -> Result<Arc<HostKeys>, Error> {
     let read =
         || -> io::Result<TlsKey> { std::fs::read_to_string(path)?.trim().parse().map_err(io::Error::other) };

@@ -30,9 +30,6 @@ impl Drop for Associations {
 
 impl Lanes {
     /// Connects `count` lanes to the only namespace of a target.
-    ///
-    /// # Errors
-    /// A lane does not connect.
     pub(crate) fn connect(address: &Address, count: usize, options: &Options) -> Result<Self, Error> {
         let mut associations = Associations::default();
         let mut lanes = Vec::with_capacity(count);
@@ -53,9 +50,6 @@ impl Lanes {
     }
 
     /// Connects the number of lanes of each class that the options give.
-    ///
-    /// # Errors
-    /// A lane does not connect.
     pub(crate) fn connect_by_class(address: &Address, options: Options) -> Result<Self, Error> {
         let association = Association::connect(address, options)?;
         let lanes = association.lanes()?.into_lanes();
@@ -64,9 +58,6 @@ impl Lanes {
     }
 
     /// Executes a few reads at once on each lane, so that both ends allocate the memory of a used lane.
-    ///
-    /// # Errors
-    /// A read fails.
     pub(crate) fn exercise(&mut self) -> Result<(), Error> {
         let mut buffers = vec![vec![0; self.namespace.lba_bytes() as usize]; COMMAND_COUNT.into()];
         for lane in &mut self.lanes {

@@ -11,6 +11,7 @@
 //! measured and how often; [`results`] and [`page`] write the results. A new experiment is one file in
 //! `experiments` and one line in the [`catalogue`].
 #![forbid(unsafe_code)]
+#![allow(clippy::missing_errors_doc, reason = "an error of the laboratory ends a run with its message")]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod awake;

@@ -55,9 +55,6 @@ pub(crate) struct Level {
 
 /// Fills a partition of `memory_bytes` until it refuses a pair, and counts at each of these percentages of the pairs that
 /// fit. `seed` decides in which buckets the keys are, and which of them are sampled.
-///
-/// # Errors
-/// The system refuses the memory, or the study was stopped.
 pub(crate) fn count(
     memory_bytes: usize,
     (sizes, inline_bytes_max): (PairSizes, usize),

@@ -90,9 +90,6 @@ impl LocalTarget {
     }
 
     /// State of the target, as written by `nvlane target --state`.
-    ///
-    /// # Errors
-    /// The target does not write its state in time, or was started without a state file.
     pub(crate) fn state(&self) -> Result<Value, Error> {
         let silent = || Error::Target("does not tell how it is".into());
         let path = self.state.as_ref().ok_or_else(silent)?;
@@ -111,9 +108,6 @@ impl LocalTarget {
     }
 
     /// Stops the target.
-    ///
-    /// # Errors
-    /// The target exited with an error.
     pub(crate) fn stop(self) -> Result<(), Error> {
         Ok(self.process.stop()?)
     }

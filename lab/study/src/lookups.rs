@@ -28,9 +28,6 @@ impl std::fmt::Debug for Lookups {
 
 impl Lookups {
     /// A partition with this number of pairs, in at most as much memory.
-    ///
-    /// # Errors
-    /// The system refuses the memory, or there is too little for the pairs.
     pub(crate) fn new(pair_count: u64, memory_bytes: usize) -> Result<Self, Error> {
         let settings = Settings { memory_bytes, eviction: Eviction::None, seed: 1, ..Settings::default() };
         let mut processor =
@@ -49,9 +46,6 @@ impl Lookups {
 
     /// Looks keys up for some time, prefetching the lines of a batch or not. Returns the time of a look-up, ns: from the key
     /// to the value, without drawing keys.
-    ///
-    /// # Errors
-    /// The study was stopped, or a key was not found.
     pub(crate) fn run(
         &mut self,
         distribution: Distribution,

@@ -44,9 +44,6 @@ impl MemoryLoad {
     }
 
     /// Reads for some time. Returns the bytes per second of all lines that were read, after a warm-up.
-    ///
-    /// # Errors
-    /// The study was stopped.
     pub(crate) fn run(
         &self,
         access: Access,

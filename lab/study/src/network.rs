@@ -92,9 +92,6 @@ impl Network {
     }
 
     /// Creates the namespace and a pair of devices.
-    ///
-    /// # Errors
-    /// `ip` or `ethtool` fails.
     pub(crate) fn new(link: Link) -> Result<Self, Error> {
         let mut network = Self::empty()?;
         network.target = network.add(link)?;
@@ -102,9 +99,6 @@ impl Network {
     }
 
     /// Creates the namespace, and takes two devices of the machine for the link: the target's goes into the namespace.
-    ///
-    /// # Errors
-    /// `ip` fails, the devices are in use, or there is no link between them.
     pub(crate) fn of(devices: &Devices) -> Result<Self, Error> {
         let Devices { interface, peer } = devices;
         for name in [interface, peer] {
@@ -145,9 +139,6 @@ impl Network {
     }
 
     /// Adds a pair of devices, and returns the address of its other end.
-    ///
-    /// # Errors
-    /// `ip` or `ethtool` fails.
     pub(crate) fn add(&mut self, link: Link) -> Result<Ipv4Addr, Error> {
         let number = self.pairs.len();
         let (ours, target) = addresses(number);
@@ -187,25 +178,16 @@ impl Network {
     }
 
     /// Starts a target at the other end.
-    ///
-    /// # Errors
-    /// The target does not start.
     pub(crate) fn serve(&self, bench: &Bench) -> Result<Served, Error> {
         self.serve_with(bench, ServedOptions::of(["null:1T"]))
     }
 
     /// Starts a target with these options at the other end.
-    ///
-    /// # Errors
-    /// The target does not start.
     pub(crate) fn serve_with(&self, bench: &Bench, options: ServedOptions) -> Result<Served, Error> {
         self.serve_at(bench, SocketAddr::from((self.target, 0)), options)
     }
 
     /// Starts a target with these options at an address of the other end; every port is free there.
-    ///
-    /// # Errors
-    /// The target does not start.
     pub(crate) fn serve_at(
         &self,
         bench: &Bench,

@@ -25,9 +25,6 @@ pub(crate) const fn share_in(regime: Regime) -> &'static str {
 /// Calls `measure` until the regime stays the same, [`TRIES`] times at most. Adds the time of a cache line (`line_ns`) to the
 /// values, and the share of the ceiling under the name of its regime. On another machine's targets, and on one core, there are
 /// no regimes: `measure` is called once.
-///
-/// # Errors
-/// Those of `measure`, or a system call fails.
 pub(crate) fn measure(
     bench: &Bench,
     mut measure: impl FnMut() -> Result<Values, Error>,

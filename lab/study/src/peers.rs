@@ -127,9 +127,6 @@ impl Peer {
 
     /// Starts the server at this address, with a thread for each of these cores (redis: one); without any, one thread that the
     /// system places. Values are held in `memory_mib`.
-    ///
-    /// # Errors
-    /// The server does not listen in time.
     pub(crate) fn start(
         &self,
         place: SocketAddr,
@@ -141,9 +138,6 @@ impl Peer {
 
     /// Starts a cache of large values: like [`start`](Self::start), with values of up to 128 MiB, of which those that were not
     /// used for the longest time make room for others.
-    ///
-    /// # Errors
-    /// The server does not listen in time.
     pub(crate) fn start_for_chunks(
         &self,
         place: SocketAddr,

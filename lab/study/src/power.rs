@@ -65,9 +65,6 @@ impl Power {
     }
 
     /// Reads them.
-    ///
-    /// # Errors
-    /// One cannot be read any more.
     pub(crate) fn read(&self) -> Result<PowerReading, Error> {
         let there = self.there.as_ref().map(|server| RemoteEnergy::read(server)).transpose()?;
         let here = self.here.read().map_err(|reason| Error::Lacking(reason.to_string()))?;

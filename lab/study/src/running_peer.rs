@@ -41,9 +41,6 @@ pub(crate) struct RunningPeer {
 
 impl RunningPeer {
     /// Starts the server on the target's core, with one thread; values are held in `memory_mib`.
-    ///
-    /// # Errors
-    /// The server does not listen in time.
     pub(crate) fn start(peer: &Peer, bench: &Bench, memory_mib: u32) -> Result<Self, Error> {
         let protocol = peer.protocol;
         if let Some(server) = &bench.server {

@@ -17,9 +17,6 @@ pub(crate) struct ScratchFile {
 
 impl ScratchFile {
     /// A file of this size in a directory.
-    ///
-    /// # Errors
-    /// There is no room for it, or the file system has no such name.
     pub(crate) fn new(directory: &Path, bytes: u64) -> Result<Self, Error> {
         let cannot = |error| Error::system("make a file to put load on", error);
         let file =

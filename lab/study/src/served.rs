@@ -55,9 +55,6 @@ impl Served {
     }
 
     /// Address of its memcached listener.
-    ///
-    /// # Errors
-    /// It was started without one.
     pub fn memcached(&self) -> Result<SocketAddr, Error> {
         let place = match &self.0 {
             Place::Local(target) => target.memcached(),
@@ -79,9 +76,6 @@ impl Served {
 
     /// Counters of its process, and of a device: on this machine the one at this place in sysfs, on another that of the
     /// interface with the target's address.
-    ///
-    /// # Errors
-    /// They cannot be read.
     pub(crate) fn counters(&self, device: Option<&Path>) -> Result<Counters, Error> {
         match &self.0 {
             Place::Local(target) => Counters::read(target.pid(), device),
@@ -90,9 +84,6 @@ impl Served {
     }
 
     /// On another machine: steers its traffic until it ends. Returns the means by which queues are separated.
-    ///
-    /// # Errors
-    /// The study server does not allow it, or the interface cannot do it.
     pub(crate) fn steer(&self, by: Steering) -> Result<String, Error> {
         match &self.0 {
             Place::Local(_) => Err(Error::Target("of this machine has its network from its study".into())),
@@ -109,17 +100,11 @@ impl Served {
     }
 
     /// The account now.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn reading(&self) -> Result<Reading, Error> {
         self.account().read().ok_or_else(|| Error::Target("has no account of its processor time".into()))
     }
 
     /// Private memory of its process, bytes: touched pages, without programs and files.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn own_memory_bytes(&self) -> Result<u64, Error> {
         match &self.0 {
             Place::Local(target) => own_memory_bytes(target.pid()),
@@ -152,9 +137,6 @@ impl Served {
     }
 
     /// State of the target, as written by `nvlane target --state`.
-    ///
-    /// # Errors
-    /// The target does not write its state in time, or was started without a state file.
     pub fn state(&self) -> Result<Value, Error> {
         match &self.0 {
             Place::Local(target) => target.state(),
@@ -163,9 +145,6 @@ impl Served {
     }
 
     /// Stops the target.
-    ///
-    /// # Errors
-    /// The target exited with an error.
     pub fn stop(self) -> Result<(), Error> {
         match self.0 {
             Place::Local(target) => target.stop(),

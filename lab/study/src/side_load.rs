@@ -25,9 +25,6 @@ pub(crate) enum Place {
 
 impl Place {
     /// The place on this bench.
-    ///
-    /// # Errors
-    /// The system does not report the cores.
     pub(crate) fn of(bench: &Bench) -> Result<Self, Error> {
         let allowed = CoreList::allowed().map_err(|error| Error::system("the cores", error))?;
         // A study server has the target's core on its own machine.
@@ -58,9 +55,6 @@ impl Place {
     }
 
     /// Moves the calling thread, number `at`, there, and all threads and processes that it starts.
-    ///
-    /// # Errors
-    /// The system refuses.
     pub(crate) fn enter(&self, at: usize) -> Result<(), Error> {
         let moved = match self {
             Self::Apart(cores) => pin(cores[at % cores.len()]),
@@ -81,9 +75,6 @@ pub(crate) struct Done {
 /// Calls `operation`, which returns whether it counts, on `threads` threads again and again while `measure` runs.
 /// `rate_per_s`: on schedule, all threads together; `None`: without a pause. The first failure of an operation is the
 /// result.
-///
-/// # Errors
-/// Those of `measure`, then those of `operation`.
 pub(crate) fn beside<T>(
     place: &Place,
     threads: usize,

@@ -18,17 +18,11 @@ const MEMORY_MIB: u64 = 1024;
 pub(crate) const HOST_PROGRAM: &str = "spdk_nvme_perf";
 
 /// The program of the host.
-///
-/// # Errors
-/// The requirements.
 pub(crate) fn host_program() -> Result<PathBuf, String> {
     program(HOST_PROGRAM)
 }
 
 /// The program with this name.
-///
-/// # Errors
-/// The requirements.
 fn program(name: &str) -> Result<PathBuf, String> {
     let directories = match std::env::var_os(VARIABLE) {
         Some(directory) => vec![PathBuf::from(directory)],

@@ -27,9 +27,6 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Runs a load on a subsystem with one namespace, from as many cores of the host's side as it has queues, and measures
 /// processor time while it runs.
-///
-/// # Errors
-/// The program does not start, fails, or prints no result.
 pub(crate) fn run(
     bench: &Bench,
     target: &Address,

@@ -74,9 +74,6 @@ impl Drop for Setting {
 impl SteeredDevice<'_> {
     /// Applies a layout with one class, of the traffic of a listener. Returns the setting, which takes it back, and the
     /// means by which the queues are separated: `software` if the driver has no offload.
-    ///
-    /// # Errors
-    /// There is a layout already, or the device cannot have it.
     pub(crate) fn apply_layout(
         &self,
         listener: SocketAddr,
@@ -93,9 +90,6 @@ impl SteeredDevice<'_> {
     }
 
     /// Checks that a layout for an address could be applied now.
-    ///
-    /// # Errors
-    /// There is a layout already, the device cannot have one, or this user may not set it.
     pub(crate) fn check_layout(&self, address: IpAddr, core: Option<usize>) -> Result<(), Error> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Lacking("only root may set the queues of an interface".into()));
@@ -111,9 +105,6 @@ impl SteeredDevice<'_> {
     }
 
     /// Turns on aRFS.
-    ///
-    /// # Errors
-    /// The device has no rules for flows, or this network namespace no table of flows.
     pub(crate) fn turn_on_arfs(&self) -> Result<Setting, Error> {
         let before = fs::read_to_string(FLOW_TABLE_PATH);
         let before = before.map_err(|error| Error::system("aRFS: the kernel's table of flows", error))?;
@@ -212,9 +203,6 @@ pub(crate) fn device_of(interface: &str) -> Option<PathBuf> {
 }
 
 /// Runs a command with a text as its input, and returns its output.
-///
-/// # Errors
-/// It cannot be run, or fails.
 pub(crate) fn run(words: &[String], input: Option<&str>) -> Result<String, Error> {
     let told = words.join(" ");
     let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };

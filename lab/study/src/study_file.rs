@@ -30,9 +30,6 @@ pub(crate) enum StudyFile {
 
 impl StudyFile {
     /// A file of this size, on the machine of the targets.
-    ///
-    /// # Errors
-    /// There is no room for it.
     pub(crate) fn new(bench: &Bench, bytes: u64) -> Result<Self, Error> {
         match &bench.server {
             Some(server) => Ok(Self::There(Arc::clone(server), bytes)),
@@ -52,9 +49,6 @@ impl StudyFile {
 
     /// Runs a load on the file itself, on its machine and from as many cores as the load has. The distribution of latency is
     /// recorded with the bench.
-    ///
-    /// # Errors
-    /// The load does not start, or an operation fails.
     pub(crate) fn run(&self, bench: &Bench, load: Load) -> Result<Values, Error> {
         match self {
             Self::Here(file) => {
@@ -65,9 +59,6 @@ impl StudyFile {
     }
 
     /// Serves it by another target, SPDK's with threads on this number of cores.
-    ///
-    /// # Errors
-    /// The target does not start.
     pub(crate) fn serve_by(
         &self,
         kind: FileTargetKind,

@@ -26,9 +26,6 @@ impl TargetSampling {
     }
 
     /// Ends the sampling.
-    ///
-    /// # Errors
-    /// The server has no samples, or is lost.
     pub(crate) fn end(self) -> Result<Naming, Error> {
         match self {
             Self::Here(mut sampling) => {

@@ -41,9 +41,6 @@ pub(crate) struct TextSockets {
 
 impl TextSockets {
     /// Starts the server on this core.
-    ///
-    /// # Errors
-    /// No socket, no thread, or no such core.
     pub(crate) fn start(core: Option<usize>) -> Result<Self, Error> {
         let failed = |error| Error::system("a server of plain sockets", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;

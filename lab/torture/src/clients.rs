@@ -38,9 +38,6 @@ pub(crate) trait Client: Send {
     }
 
     /// Reconnects after a restart of the target.
-    ///
-    /// # Errors
-    /// The target cannot be reached.
     fn reconnect(&mut self) -> Result<()>;
 }
 

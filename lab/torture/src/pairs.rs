@@ -172,9 +172,6 @@ impl Ledger {
     }
 
     /// Records the outcome of a deed.
-    ///
-    /// # Errors
-    /// The outcome is not allowed.
     pub(crate) fn end(&mut self, at: usize, deed: &Deed, end: End) -> Result<(), String> {
         let wrong = |what: String| Err(format!("{} {}: {what}", self.name(at), shown(deed)));
         let send = self.send;
@@ -231,9 +228,6 @@ impl Ledger {
     }
 
     /// Whether the keys read since a kill show the effect of the first sends, up to one for each partition.
-    ///
-    /// # Errors
-    /// Something survived, and something that was answered before it was sent did not.
     pub(crate) fn judge_order(&mut self, partition_count: usize) -> Result<(), String> {
         self.cut_at = None;
         let mut spans = std::mem::take(&mut self.spans);

@@ -63,9 +63,6 @@ pub(crate) type ReadFile<'a> = &'a dyn Fn(&Path) -> std::io::Result<String>;
 
 impl Source {
     /// Reads the module tree of the crate root `path`; test modules are left out.
-    ///
-    /// # Errors
-    /// A file cannot be read or is not Rust.
     pub(crate) fn read(read: ReadFile<'_>, path: &Path) -> Result<Self> {
         let mut source = Self::default();
         let children = path.parent().unwrap_or(path).to_owned();

@@ -15,9 +15,6 @@ use crate::deps;
 pub(super) const SUITES: [(&str, &str); 2] = [("c-programs", "programs.sh"), ("c-fio", "fio.sh")];
 
 /// Installs library and engine. Returns where they are.
-///
-/// # Errors
-/// As [`fio_engine`].
 pub(super) fn install() -> Result<PathBuf> {
     deps::install_programs(deps::C_PROGRAMS)?;
     let out = target_dir().join("clients/c-library");

@@ -125,18 +125,12 @@ fn parse(text: &str) -> Result<(String, BTreeMap<String, String>)> {
 }
 
 /// The version of memcached whose tests have the committed outcomes.
-///
-/// # Errors
-/// The list cannot be read.
 pub(super) fn version() -> Result<String> {
     Ok(expected()?.0)
 }
 
 /// Runs the tests of a source tree of memcached against targets with this engine; logs go into `dir`. Returns whether
 /// each had its outcome.
-///
-/// # Errors
-/// The tree cannot be prepared, or it is of another version than the committed outcomes.
 pub(super) fn run(nvlane: &Path, source: &Path, engine: &str, dir: &Path) -> Result<bool> {
     let (version, expected) = expected()?;
     let found = source.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -45,9 +45,6 @@ impl Bridge {
     }
 
     /// Starts it, and waits until it serves.
-    ///
-    /// # Errors
-    /// It runs already, or ends.
     pub(crate) fn start(&mut self) -> Result<()> {
         ensure!(self.process.is_none(), "the bridge runs already");
         let log = File::options().create(true).append(true).open(self.dir.join("bridge.log"))?;
@@ -62,9 +59,6 @@ impl Bridge {
     }
 
     /// Kills it with SIGKILL.
-    ///
-    /// # Errors
-    /// It does not run.
     pub(crate) fn kill(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the bridge does not run")?;
         ensure!(process.try_wait()?.is_none(), "the bridge had ended by itself");
@@ -74,9 +68,6 @@ impl Bridge {
     }
 
     /// Ends it with SIGTERM.
-    ///
-    /// # Errors
-    /// It does not run, or not end with success.
     pub(crate) fn stop(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the bridge does not run")?;
         let pid = Pid::from_raw(process.id().cast_signed()).context("a process has an id")?;

@@ -76,9 +76,6 @@ impl Guest {
     }
 
     /// Copies nvlane to where the guest sees it as `/share/nvlane`, and the programs that come with it if they are beside it.
-    ///
-    /// # Errors
-    /// The copy fails.
     pub(crate) fn bring_nvlane(&self, program: &Path) -> Result<()> {
         fs::copy(program, self.share.join("nvlane")).context("cannot copy nvlane to the guest")?;
         for name in ["nvlane-lab", "nvlane-csi"] {
@@ -91,9 +88,6 @@ impl Guest {
     }
 
     /// Copies a program to where the guest sees it in `/share`.
-    ///
-    /// # Errors
-    /// The copy fails.
     pub(crate) fn bring(&self, program: &Path) -> Result<()> {
         let name = program.file_name().context("a program has a name")?;
         let copied = fs::copy(program, self.share.join(name));

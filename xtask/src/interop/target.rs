@@ -42,9 +42,6 @@ const UNSIZED_BYTES: u64 = 64 << 20;
 
 impl Target {
     /// A target whose files are in `dir`, not yet started.
-    ///
-    /// # Errors
-    /// If a namespace is not written as [`super::behaviours::Behaviour::namespaces`] says.
     pub(crate) fn new(program: &Path, extra: &[String], dir: &Path, namespaces: &[String]) -> Result<Self> {
         let target = Self {
             program: program.to_owned(),
@@ -62,9 +59,6 @@ impl Target {
     }
 
     /// Starts it and waits until it listens.
-    ///
-    /// # Errors
-    /// If it ends or does not listen in time.
     pub(crate) fn start(&mut self) -> Result<()> {
         ensure!(self.process.is_none(), "the target runs already");
         let log = File::options().create(true).append(true).open(self.log_path())?;
@@ -89,9 +83,6 @@ impl Target {
     }
 
     /// Kills it with SIGKILL.
-    ///
-    /// # Errors
-    /// If it does not run.
     pub(crate) fn kill(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the target does not run")?;
         ensure!(process.try_wait()?.is_none(), "the target had ended by itself");
@@ -101,9 +92,6 @@ impl Target {
     }
 
     /// Changes its namespaces while it runs.
-    ///
-    /// # Errors
-    /// If it does not run.
     pub(crate) fn reload(&mut self, namespaces: &[String]) -> Result<()> {
         namespaces.clone_into(&mut self.namespaces);
         self.configure()?;
@@ -117,9 +105,6 @@ impl Target {
 
     /// Has it require the secret in the first of these files, and show that in the second, with this hash function and
     /// group. Returns when it does.
-    ///
-    /// # Errors
-    /// If it does not run, or not in time.
     pub(crate) fn require(&mut self, files: &[PathBuf; 2], hash: &str, group: &str) -> Result<()> {
         let [host, controller] = files.each_ref().map(|file| file.display());
         self.secrets = format!(
@@ -130,9 +115,6 @@ impl Target {
     }
 
     /// Has its listeners treat TLS by this policy, with the key in this file for all hosts. Returns when it does.
-    ///
-    /// # Errors
-    /// If it does not run, or not in time.
     pub(crate) fn encrypt(&mut self, policy: &str, key: &Path) -> Result<()> {
         self.tls = format!("tls = \"{policy}\"\n");
         self.secrets = format!("tls_key = \"file:{}\"\n", key.display());
@@ -157,17 +139,11 @@ impl Target {
     }
 
     /// Has it read the same configuration again, and reopen what is closed.
-    ///
-    /// # Errors
-    /// If it does not run.
     pub(crate) fn reload_as_it_is(&self) -> Result<()> {
         self.signal(Signal::HUP)
     }
 
     /// Ends it with SIGTERM, if it runs.
-    ///
-    /// # Errors
-    /// If it had ended before, does not end in time, or not with success.
     pub(crate) fn stop(&mut self) -> Result<()> {
         let Some(mut process) = self.process.take() else { return Ok(()) };
         if let Some(status) = process.try_wait()? {
@@ -193,9 +169,6 @@ impl Target {
     }
 
     /// Connections that it holds on its I/O port: established, or closed only by the peer.
-    ///
-    /// # Errors
-    /// If the kernel does not say.
     pub(crate) fn connection_count(&self) -> Result<usize> {
         let local = format!("0100007F:{:04X}", self.port);
         let table = fs::read_to_string("/proc/net/tcp")?;

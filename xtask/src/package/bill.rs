@@ -8,9 +8,6 @@ use serde_json::{Value, json};
 use crate::command::{cargo, root, text_of};
 
 /// The bill of this package of the workspace, as JSON.
-///
-/// # Errors
-/// Cargo cannot tell the dependencies.
 pub(super) fn bill_of(package: &str, version: &str) -> Result<Vec<u8>> {
     let format = ["--edges", "normal", "--prefix", "none", "--format", "{p}\t{l}"];
     let tree = text_of(cargo(&["tree", "--locked", "--package", package]).args(format))?;

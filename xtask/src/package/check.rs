@@ -49,9 +49,6 @@ StandardError=inherit
 ";
 
 /// Installs, upgrades, uses and removes the packages on each release, and runs the image.
-///
-/// # Errors
-/// A step fails.
 pub(super) fn run(sources: &Sources) -> Result<()> {
     deps::install_programs(deps::PACKAGE_PROGRAMS)?;
     let place = target_dir().join("package-check");

@@ -31,9 +31,6 @@ const COMPLETIONS: [(&str, &str); 3] = [
 pub(super) const XZ: &str = "xz";
 
 /// Builds the packages with this compression, and returns their paths.
-///
-/// # Errors
-/// A tool is missing or fails.
 pub(super) fn build(sources: &Sources, out: &Path, compression: &str) -> Result<Vec<PathBuf>> {
     deps::install_programs(deps::PACKAGE_PROGRAMS)?;
     let architecture = output_of(Command::new("dpkg").arg("--print-architecture"))?;

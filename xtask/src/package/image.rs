@@ -20,9 +20,6 @@ const USER: &str = "65532:65532";
 const COMMAND: [&str; 3] = ["target", "--config", "/etc/nvlane/nvlane.toml"];
 
 /// Builds the image as an archive of an OCI layout, and returns its path.
-///
-/// # Errors
-/// A tool is missing or fails.
 pub(super) fn build(sources: &Sources, out: &Path) -> Result<PathBuf> {
     deps::install_programs(deps::PACKAGE_PROGRAMS)?;
     let layout = out.join("layout");

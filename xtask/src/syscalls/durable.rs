@@ -266,9 +266,6 @@ fn key() -> Key {
 }
 
 /// Runs all cases on a target with this engine.
-///
-/// # Errors
-/// A command makes other calls than it should, or is answered before they end.
 pub(super) fn check(engine: &str) -> Result<()> {
     let directory = target_dir().join("syscalls").join(engine).join("durable");
     let program = program_path("nvlane");
@@ -346,8 +343,6 @@ enum Event {
 }
 
 impl Seen {
-    /// # Errors
-    /// Every case that differs, one per line.
     pub(super) fn judge(&self) -> Result<()> {
         let place = |number: usize| {
             let mark = Event::Marked(FIRST_MARK + number as u64);
@@ -402,9 +397,6 @@ impl Subject<'_> {
     }
 
     /// Starts the target under strace and runs all cases.
-    ///
-    /// # Errors
-    /// It does not start, or a command fails.
     pub(super) fn observe(&self) -> Result<Seen> {
         let dir = self.directory;
         let _ = remove_dir_all(dir);

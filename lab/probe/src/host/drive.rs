@@ -45,9 +45,6 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 impl Host {
     /// Runs the host once against the fake target.
-    ///
-    /// # Errors
-    /// It does not end, dies, or reads other data than it has written.
     pub(crate) fn drive(&self, address: SocketAddr, subsystem: &Nqn, task: Task) -> Check<Ended> {
         match self {
             Self::Library => library(address, subsystem, task),

@@ -16,9 +16,6 @@ use crate::host::rows::{self, HostRow};
 use crate::report::{Report, RowResult};
 
 /// Runs the rows with these names, or all. Calls `on_result` with each result.
-///
-/// # Errors
-/// The host fails against a target without a fault.
 pub fn run(
     listen: SocketAddr,
     host: &Host,

@@ -94,9 +94,6 @@ impl TlsView {
     }
 
     /// Bytes go out, which must be records.
-    ///
-    /// # Errors
-    /// They are not records, or have unencrypted plaintext.
     pub(crate) fn on_sent(&mut self, from: Side, bytes: &[u8]) -> Result<(), Finding> {
         let direction = &mut self.directions[from as usize];
         if let Some(sample) = &direction.sample
@@ -145,9 +142,6 @@ impl TlsView {
     }
 
     /// An end has decrypted this.
-    ///
-    /// # Errors
-    /// The other end has not encrypted it.
     pub(crate) fn on_decrypted(&mut self, by: Side, plaintext: &[u8]) -> Result<(), Finding> {
         let direction = &mut self.directions[by.other() as usize];
         direction.decrypted_bytes += plaintext.len() as u64;

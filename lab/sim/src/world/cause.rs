@@ -39,9 +39,6 @@ struct Slow {
 
 impl World {
     /// The cause of a command's end.
-    ///
-    /// # Errors
-    /// Nothing explains it.
     pub(super) fn cause(
         &mut self,
         number: u64,

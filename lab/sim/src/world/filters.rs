@@ -76,9 +76,6 @@ impl Filters {
     }
 
     /// Whether the filters have failed as many requests as they may.
-    ///
-    /// # Errors
-    /// They have failed more.
     pub(super) fn check(&self, network: &Network) -> Result<(), Finding> {
         let (all, _) = requests(network);
         for (fault, failed_count_max) in &self.faults {

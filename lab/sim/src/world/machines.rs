@@ -125,9 +125,6 @@ impl World {
     }
 
     /// Whether a command that has ended like this may have met the second machine alone.
-    ///
-    /// # Errors
-    /// If it has succeeded there.
     pub(super) fn judge_machine(&self, command: &Command) -> Result<(), Finding> {
         match self.target.machine {
             Machine::Second { since_ns: Some(since_ns) } if command.begin_ns > since_ns => {

@@ -8,9 +8,6 @@ use crate::finding::Finding;
 
 impl World {
     /// A command has succeeded.
-    ///
-    /// # Errors
-    /// It cannot have.
     pub(super) fn judge_success(&mut self, command: &Command) -> Result<(), Finding> {
         let is_hint = match command.kind {
             Kind::Hint | Kind::Refused { .. } => true,

@@ -73,9 +73,6 @@ impl Workload {
     }
 
     /// Its requests, always the same.
-    ///
-    /// # Errors
-    /// The recorded ones cannot be read.
     pub(crate) fn requests(self) -> Result<Requests, Error> {
         if self == Self::Recorded {
             return Requests::read(Path::new(&std::env::var_os(TRACE).unwrap_or_default()));
@@ -132,9 +129,6 @@ impl Requests {
     }
 
     /// A trace in the format that libCacheSim calls oracleGeneral: 24 bytes per request.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is no such trace.
     fn read(path: &Path) -> Result<Self, Error> {
         let bytes = std::fs::read(path).map_err(|error| Error::system("read a trace", error))?;
         let mut keys = HashMap::new();
@@ -161,9 +155,6 @@ impl Requests {
 
     /// Part of the requests that hit, in the second half, those of scans aside. `run` carries `batch_count` requests
     /// out at a time, and appends whether each hits.
-    ///
-    /// # Errors
-    /// Those of `run`.
     pub(crate) fn hit_ratio(
         &self,
         batch_count: usize,

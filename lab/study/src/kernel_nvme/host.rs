@@ -29,17 +29,11 @@ pub(crate) struct KernelHost {
 
 impl KernelHost {
     /// Checks that the kernel's host can be used.
-    ///
-    /// # Errors
-    /// The requirements.
     pub(crate) fn check(transport: Transport) -> Result<(), String> {
         together([module::need(&["nvme_fabrics", &format!("nvme_{}", transport.name())]), may_set_up()])
     }
 
     /// Connects to a subsystem with one namespace, with this number of I/O queues, or one for each core if there are fewer.
-    ///
-    /// # Errors
-    /// The kernel refuses, or the namespace does not become a block device in time.
     pub(crate) fn connect(transport: Transport, address: &Address, queue_count: u32) -> Result<Self, Error> {
         let (Address { host: ip, .. }, Some(port), Some(nqn)) = (address, address.port, &address.subsystem)
         else {

@@ -8,9 +8,6 @@ fn is_there(name: &str) -> bool {
 }
 
 /// Checks that these modules are loaded.
-///
-/// # Errors
-/// The command that loads those that are missing.
 pub(super) fn need(names: &[&str]) -> Result<(), String> {
     missing(names, is_there)
 }

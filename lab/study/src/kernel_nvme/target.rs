@@ -28,9 +28,6 @@ enum Created {
 
 impl KernelTarget {
     /// Checks that the kernel's target can be used, at the address that is wanted or at any.
-    ///
-    /// # Errors
-    /// The requirements.
     pub(crate) fn check(transport: Transport, wanted: Option<IpAddr>) -> Result<(), String> {
         let modules = module::need(&["nvmet", &format!("nvmet_{}", transport.name())]);
         let has_configfs = modules.is_err() || Path::new(NVMET).exists();
@@ -40,9 +37,6 @@ impl KernelTarget {
     }
 
     /// Serves a file with direct I/O.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub(crate) fn serve(
         transport: Transport,
         address: SocketAddr,

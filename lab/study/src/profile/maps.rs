@@ -24,9 +24,6 @@ pub(crate) struct Maps(Vec<Mapping>);
 
 impl Maps {
     /// Those of a live process.
-    ///
-    /// # Errors
-    /// They cannot be read.
     pub(crate) fn of(pid: u32) -> Result<Self, Error> {
         let text = fs::read_to_string(format!("/proc/{pid}/maps"));
         Ok(Self::parse(&text.map_err(|error| Error::system("the mappings of a process", error))?))

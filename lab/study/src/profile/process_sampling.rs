@@ -34,9 +34,6 @@ pub(crate) struct ProcessSampling {
 
 impl ProcessSampling {
     /// Starts with the threads that the process has now and whose name is wanted.
-    ///
-    /// # Errors
-    /// A thread cannot be sampled.
     pub(crate) fn start(pid: u32, scope: Scope, is_wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task"));
         let tasks = tasks.map_err(|error| Error::system("the threads of a process", error))?;
@@ -75,9 +72,6 @@ impl ProcessSampling {
     }
 
     /// Names the functions of the samples.
-    ///
-    /// # Errors
-    /// The mappings of the process cannot be read.
     pub(crate) fn place(&self, resolver: &mut Resolver) -> Result<Sampled, Error> {
         let placed = resolver.place(&self.samples, &Maps::of(self.pid)?);
         let limits = self.scope.limit().into_iter().chain(resolver.limits()).collect();

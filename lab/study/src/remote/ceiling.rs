@@ -13,9 +13,6 @@ use super::protocol::{Request, StartCeiling, ceiling_key_of};
 use crate::error::Error;
 
 /// Measures with the far end on the server's machine. The calling thread is the near end.
-///
-/// # Errors
-/// The server refuses or is lost, or a system call fails.
 pub(crate) fn measure(server: &Arc<ServerConnection>, spec: &CeilingSpec) -> Result<CeilingResult, Error> {
     let place = start(server, spec)?;
     let mut far = ServerFarEnd { server, failure: None, is_ended: false };

@@ -47,9 +47,6 @@ pub struct ServerConnection {
 
 impl ServerConnection {
     /// Connects to a server, proves the token, and keeps the connection alive. The loss of the server sets `stops`.
-    ///
-    /// # Errors
-    /// The server cannot be reached, has another version, or refuses.
     pub fn connect(
         address: SocketAddr,
         token: &AccessToken,
@@ -117,9 +114,6 @@ impl ServerConnection {
     }
 
     /// Sends a request and waits for its answer, of the type that [`Request`] names.
-    ///
-    /// # Errors
-    /// The server refuses, or is lost.
     pub(crate) fn request<Answer: DeserializeOwned>(&self, request: &Request) -> Result<Answer, Error> {
         let is_slow = matches!(
             request,
@@ -140,18 +134,12 @@ impl ServerConnection {
     }
 
     /// The address of a target that the server has started, which must be the one that it announced.
-    ///
-    /// # Errors
-    /// It is another one.
     pub(crate) fn target_address(&self, text: &str) -> Result<Address, Error> {
         data_address(text, self.machine.data_address)
             .ok_or_else(|| self.failed("it started a target at another address than it announced"))
     }
 
     /// The address of something that the server has started, which must be the one that it announced.
-    ///
-    /// # Errors
-    /// It is another one.
     pub(crate) fn socket_address(&self, text: &str) -> Result<SocketAddr, Error> {
         let address =
             text.parse().ok().filter(|address: &SocketAddr| address.ip() == self.machine.data_address);

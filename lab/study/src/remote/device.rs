@@ -32,9 +32,6 @@ pub(super) struct Device<'a> {
 }
 
 /// Checks that studies can have queues of the interface that the settings name, if they name one.
-///
-/// # Errors
-/// It does not have the address of the targets, there is a layout on it already, or it can have none.
 pub(super) fn check(settings: &ServerSettings) -> Result<(), Error> {
     let Some(interface) = &settings.interface else { return Ok(()) };
     let wrong = |reason: String| Error::Lacking(format!("--interface {interface}: {reason}"));
@@ -85,17 +82,11 @@ impl<'a> Device<'a> {
     }
 
     /// Counters of a target's process and of the device.
-    ///
-    /// # Errors
-    /// They cannot be read.
     pub(super) fn counters(&self, target: &LocalTarget) -> Result<Counters, String> {
         Counters::read(target.pid(), self.place.as_deref()).map_err(|error| error.to_string())
     }
 
     /// Steers the traffic of a target until it ends. Returns the means by which queues are separated.
-    ///
-    /// # Errors
-    /// The operator does not allow it, another target has it, or the device cannot do it.
     pub(super) fn steer(
         &mut self,
         number: u32,

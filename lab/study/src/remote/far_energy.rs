@@ -20,9 +20,6 @@ struct Sum {
 
 impl FarEnergy {
     /// The sum now.
-    ///
-    /// # Errors
-    /// The machine has no counters, or this user may not read them.
     pub(super) fn read(&mut self) -> Result<RemoteEnergy, String> {
         let (joules, seconds) = self.read_in(Path::new(DIRECTORY)).map_err(|reason| reason.to_string())?;
         Ok(RemoteEnergy { joules, seconds, boot: boot_id() })

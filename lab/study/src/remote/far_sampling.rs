@@ -25,9 +25,6 @@ pub(super) struct FarSampling {
 impl FarSampling {
     /// Starts to sample the threads of a target's process, for the rest of a measurement of this length; ends the sampling
     /// before.
-    ///
-    /// # Errors
-    /// The measurement is too long, or this machine does not permit it.
     pub(super) fn start(&mut self, target: u32, pid: u32, measure: Duration) -> Result<(), String> {
         self.running = None;
         if measure > TIME_MAX {
@@ -40,9 +37,6 @@ impl FarSampling {
     }
 
     /// Ends the sampling.
-    ///
-    /// # Errors
-    /// There is none, or its time was over long ago.
     pub(super) fn end(&mut self) -> Result<SentSamples, String> {
         let (_, running) = self.running.take().ok_or("no target is sampled")?;
         let samples = running.cut()?;

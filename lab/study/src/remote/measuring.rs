@@ -19,9 +19,6 @@ pub(super) struct Measuring<Outcome> {
 
 impl<Outcome: Send + 'static> Measuring<Outcome> {
     /// Starts work in a thread of this name, which ends early once the flag that it gets is set.
-    ///
-    /// # Errors
-    /// There is no thread.
     pub(super) fn start(
         what: &'static str,
         thread: &str,
@@ -35,18 +32,12 @@ impl<Outcome: Send + 'static> Measuring<Outcome> {
     }
 
     /// Ends the work now. Its outcome.
-    ///
-    /// # Errors
-    /// As [`end`](Self::end).
     pub(super) fn cut(self) -> Result<Outcome, String> {
         self.stop();
         self.end()
     }
 
     /// The outcome of a measurement whose time is over.
-    ///
-    /// # Errors
-    /// It is not over, or failed.
     pub(super) fn end(mut self) -> Result<Outcome, String> {
         let thread = self.thread.take().ok_or("it has ended")?;
         let until = Instant::now() + END_TIME;

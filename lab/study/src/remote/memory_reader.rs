@@ -14,9 +14,6 @@ use crate::memory_load::{MEMORY_BYTES, MemoryLoad};
 pub(super) type Read = (f64, Option<Loss>);
 
 /// The memory, unless there is some already.
-///
-/// # Errors
-/// Too little is free.
 pub(super) fn memory(kept: &mut Option<Arc<MemoryLoad>>) -> Result<Arc<MemoryLoad>, String> {
     if let Some(memory) = kept {
         return Ok(Arc::clone(memory));
@@ -26,9 +23,6 @@ pub(super) fn memory(kept: &mut Option<Arc<MemoryLoad>>) -> Result<Arc<MemoryLoa
 }
 
 /// Starts to read on this core.
-///
-/// # Errors
-/// It would read for too long, or there is no thread.
 pub(super) fn start(
     StartMemoryReader { access, warm_up, measure }: StartMemoryReader,
     memory: Arc<MemoryLoad>,

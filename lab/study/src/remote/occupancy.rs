@@ -13,9 +13,6 @@ pub(super) struct Occupancy(Mutex<Option<(SocketAddr, Instant)>>);
 
 impl Occupancy {
     /// Reserves the server for a study. Waits for one that has just ended and may still have to stop its targets.
-    ///
-    /// # Errors
-    /// Another one runs.
     pub(super) fn occupy(&self, study: SocketAddr) -> Result<Occupied<'_>, String> {
         let end = Instant::now() + OCCUPY_TIME;
         loop {

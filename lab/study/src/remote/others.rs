@@ -19,9 +19,6 @@ impl FarOthers {
     }
 
     /// Ends it.
-    ///
-    /// # Errors
-    /// None has begun.
     pub(super) fn end(&mut self, cores: &[usize]) -> Result<Others, String> {
         let before = self.0.take().ok_or("no count has begun")?;
         Ok(Census::now(&[]).others_since(&before, cores))
@@ -39,18 +36,12 @@ pub(crate) enum Counts {
 
 impl ServerConnection {
     /// Begins to count the time of others on the server's cores.
-    ///
-    /// # Errors
-    /// The server is lost.
     pub(crate) fn watch_others(&self) -> Result<Counts, Error> {
         let (process, boot): (u32, Option<String>) = self.request(&Request::WatchOthers)?;
         Ok(counts(process, boot.as_deref(), boot_id().as_deref()))
     }
 
     /// The time of others on them since then.
-    ///
-    /// # Errors
-    /// The server is lost.
     pub(crate) fn others(&self) -> Result<Others, Error> {
         self.request(&Request::Others)
     }

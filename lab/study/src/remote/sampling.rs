@@ -28,9 +28,6 @@ impl RemoteSampling {
     }
 
     /// Ends it; returns the samples, by layer and function.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub(crate) fn end(self) -> Result<Sampled, Error> {
         let sent: SentSamples =
             self.0.request(&Request::EndSampling).map_err(|error| self.0.as_lacking(error))?;

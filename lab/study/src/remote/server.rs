@@ -47,9 +47,6 @@ impl StudyServer {
     }
 
     /// Its address.
-    ///
-    /// # Errors
-    /// The system does not report it.
     pub fn address(&self) -> Result<SocketAddr, Error> {
         self.listener.local_addr().map_err(|error| Error::system("the address of the server", error))
     }
@@ -60,9 +57,6 @@ impl StudyServer {
     }
 
     /// Serves studies until `stops` is set; their targets have ended then.
-    ///
-    /// # Errors
-    /// No connection can be accepted any more.
     pub fn run(&self, stops: &AtomicBool, on_event: &(dyn Fn(Event) + Sync)) -> Result<(), Error> {
         let count = AtomicUsize::new(0);
         let mut next_report = Instant::now();

@@ -25,9 +25,6 @@ pub(crate) struct Numbered {
 
 impl Numbered {
     /// Has the server start one. Returns also what it says about it.
-    ///
-    /// # Errors
-    /// The server lacks the program or the kernel's modules, refuses or is lost.
     pub(crate) fn start(server: &Arc<ServerConnection>, request: &Request) -> Result<(Self, Started), Error> {
         let started: Started = server.request(request)?;
         Ok((Self { server: Arc::clone(server), number: started.target, is_stopped: false }, started))
@@ -63,9 +60,6 @@ pub(crate) struct RemoteTarget {
 
 impl RemoteTarget {
     /// Starts a target on the server's machine.
-    ///
-    /// # Errors
-    /// It has options that are of this machine only, or the server refuses or is lost.
     pub(crate) fn start(server: &Arc<ServerConnection>, options: &ServedOptions) -> Result<Self, Error> {
         let lacking = || Error::Lacking("this target can only be started on the machine of the study".into());
         if !options.arguments.is_empty() || !options.launcher.is_empty() {
@@ -99,9 +93,6 @@ impl RemoteTarget {
     }
 
     /// Asks its server something about it.
-    ///
-    /// # Errors
-    /// The server refuses, or is lost.
     pub(crate) fn request<Answer: DeserializeOwned>(
         &self,
         of: impl FnOnce(u32) -> Request,
@@ -124,9 +115,6 @@ impl RemoteTarget {
     }
 
     /// Stops the target.
-    ///
-    /// # Errors
-    /// It exited with an error, or the server is lost.
     pub(crate) fn stop(self) -> Result<(), Error> {
         self.numbered.stop()
     }

@@ -41,9 +41,6 @@ pub(super) struct Place<'a> {
 impl Unproven {
     /// Gives a connection a place. If there is none, the oldest connection of the address with the most of them is
     /// closed.
-    ///
-    /// # Errors
-    /// The descriptor cannot be duplicated.
     pub(super) fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> io::Result<Place<'_>> {
         let stream = stream.try_clone()?;
         let mut all = self.lock();

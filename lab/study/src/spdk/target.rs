@@ -38,18 +38,12 @@ pub(crate) struct SpdkTarget {
 }
 
 /// Its program.
-///
-/// # Errors
-/// The requirements.
 pub(crate) fn program() -> Result<PathBuf, String> {
     super::program(PROGRAM)
 }
 
 impl SpdkTarget {
     /// Serves a file with direct I/O, in blocks of 4 KiB, with one thread on each of these cores.
-    ///
-    /// # Errors
-    /// The program does not start, or does not listen in time.
     pub(crate) fn serve(address: SocketAddr, nqn: &str, file: &Path, cores: &[usize]) -> Result<Self, Error> {
         let failed = |error| Error::system("SPDK's target", error);
         let directory = tempfile::Builder::new().prefix("nvlane-spdk-").tempdir().map_err(failed)?;

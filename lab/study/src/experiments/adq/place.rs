@@ -76,17 +76,12 @@ pub(super) struct Application {
 
 impl Application {
     /// Counters of its process and device.
-    ///
-    /// # Errors
-    /// They cannot be read.
     pub(super) fn counters(&self) -> Result<Counters, Error> {
         self.served.counters(self.device.as_deref())
     }
 }
 
 impl Place {
-    /// # Errors
-    /// There is no such network, or its device cannot be set that way.
     pub(super) fn new(bench: &Bench, switch: &str, application: &str) -> Result<Self, Error> {
         let (wanted, application) = (Wanted::of(switch), application.to_owned());
         let is_local = !bench.is_remote();
@@ -95,9 +90,6 @@ impl Place {
     }
 
     /// Starts the application.
-    ///
-    /// # Errors
-    /// It does not start, or its device cannot be set as wanted.
     pub(super) fn serve(&self, bench: &Bench) -> Result<Application, Error> {
         match &self.here {
             Some(here) => here.serve(bench, self.wanted, &self.application),
@@ -221,8 +213,6 @@ pub(super) struct Neighbour {
 }
 
 impl Neighbour {
-    /// # Errors
-    /// Its target or its load does not start.
     pub(super) fn start(place: &Place, bench: &Bench) -> Result<Self, Error> {
         let served = place.serve_neighbour(bench)?;
         let mut command = Command::new(&bench.program);
@@ -239,9 +229,6 @@ impl Neighbour {
     }
 
     /// Ends it.
-    ///
-    /// # Errors
-    /// Its load has ended before.
     pub(super) fn end(mut self) -> Result<(), Error> {
         match self.load.try_wait() {
             Ok(None) => Ok(()),

@@ -167,9 +167,6 @@ impl Program {
     }
 
     /// Runs it once on a device, a URI or a directory. What it needs there it makes the first time.
-    ///
-    /// # Errors
-    /// It fails, or the study is stopped.
     pub(super) fn measure(self, place: &str, bench: &Bench) -> Result<Done, Error> {
         let directory = Path::new(place).join(self.name.replace(' ', "-"));
         match self.kind {

@@ -68,9 +68,6 @@ pub(super) const STACKS: [Stack; 9] = [
 
 impl Stack {
     /// Checks that it can be used on the machines of a bench.
-    ///
-    /// # Errors
-    /// The requirements.
     pub(super) fn check(self, bench: &Bench) -> Result<(), String> {
         let host = match self.host {
             Software::Kernel => KernelHost::check(self.transport),

@@ -100,9 +100,6 @@ fn repeat(bench: &Bench, address: &Address, options: &Options) -> Result<Histogr
 }
 
 /// Connects an association with a lane, reads a block, and closes it. Returns the time to the end of the read.
-///
-/// # Errors
-/// The target refuses, or the read fails.
 pub(super) fn once(address: &Address, options: &Options) -> Result<Duration, Error> {
     let start = Instant::now();
     let association = Association::connect(address, options.clone())?;
