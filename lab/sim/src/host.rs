@@ -86,7 +86,7 @@ pub(crate) struct Host {
     /// The subsystem that it connects to.
     subsystem: Nqn,
     /// Its association's; the lanes' follow.
-    actor: Actor,
+    pub(crate) actor: Actor,
     association: AssociationMachine,
     link: HostLink,
     inbox: VecDeque<(u64, ToAssociation)>,
@@ -317,10 +317,8 @@ impl Host {
 
     /// Begins another one in its place.
     pub(crate) fn renew(&mut self, shared: &mut Shared) {
-        *self = Self {
-            tls_key: shared.tls_keys.current(),
-            ..Self::new(&shared.scenario, self.index, self.actor)
-        };
+        *self =
+            Self { tls_key: shared.tls_keys.current, ..Self::new(&shared.scenario, self.index, self.actor) };
         self.again_ns = Some(shared.now_ns);
         shared.wake(self.actor);
     }
@@ -423,7 +421,7 @@ impl Host {
     /// The key of TLS for the first attempt to connect after one that has failed.
     fn next_tls_key(&mut self, shared: &Shared) {
         match (self.clear_count, self.other_key_count) {
-            (0, 0) => self.tls_key = shared.tls_keys.current(),
+            (0, 0) => self.tls_key = shared.tls_keys.current,
             (0, _) => self.other_key_count -= 1,
             _ => self.clear_count -= 1,
         }
@@ -894,11 +892,6 @@ impl Host {
         }
     }
 
-    /// The thread of its association.
-    pub(crate) fn actor(&self) -> Actor {
-        self.actor
-    }
-
     /// How long a lane has had no queue since some time, ns.
     pub(crate) fn down_ns(&self, lane: usize, since_ns: u64, now_ns: u64) -> u64 {
         let Lane { down_since_ns, downs, .. } = &self.lanes[lane];
@@ -970,7 +963,7 @@ fn note_refusal(shared: &mut Shared, cause: &LinkError, link: &HostLink) {
     let Some(id) = link.open() else { return };
     let connection = shared.connection(id);
     let is_alert = matches!(cause, LinkError::Tls(TlsFailure::Alert(_)));
-    let event = match (connection.tls.channel(), connection.tls.right()) {
+    let event = match (connection.tls.channel, connection.tls.right()) {
         (_, Right::Serve | Right::Either) if is_alert && connection.damaged_ns.is_some() => {
             "TLS: a handshake with a wrong bit is refused"
         }

@@ -133,7 +133,7 @@ impl HostLink {
                 }
                 Phase::Open => self.stage = Stage::Securing(id),
             }
-            let configured = match shared.connection(id).tls.channel() {
+            let configured = match shared.connection(id).tls.channel {
                 Channel::Configured(number) => Some(keys::host_keys(number)),
                 Channel::Clear | Channel::Generated => None,
             };

@@ -41,7 +41,7 @@ pub(crate) struct PairModel {
     names: Vec<Rc<str>>,
     colliding_count: usize,
     durability: PairDurability,
-    next_id: u64,
+    pub(crate) next_id: u64,
     lacks_space: bool,
     /// Since when the log has certainly failed: commands that begin later are refused.
     pub(crate) closed_since_ns: Option<u64>,
@@ -96,11 +96,6 @@ impl PairModel {
     /// Whether one more command on this key can be judged.
     pub(crate) fn has_room(&self, key: usize) -> bool {
         self.keys[key].has_room()
-    }
-
-    /// The number that the next command gets, from which its value follows.
-    pub(crate) fn next_id(&self) -> u64 {
-        self.next_id
     }
 
     /// Whether the log may have had no space for a command.

@@ -88,7 +88,7 @@ fn outcome(world: &mut World, finding: Option<String>) -> RunOutcome {
         virtual_ns: world.shared.now_ns,
         coverage: std::mem::take(&mut world.shared.coverage),
         submitted: std::mem::take(&mut world.commands.submitted),
-        digest: world.shared.trace.digest(),
+        digest: world.shared.trace.digest,
         timeline: world.shared.trace.take_timeline(),
     }
 }

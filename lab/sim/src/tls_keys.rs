@@ -8,17 +8,12 @@ use crate::tls_right::{Channel, Right};
 /// The number of the key.
 #[derive(Debug, Default)]
 pub(crate) struct TlsKeys {
-    current: u8,
+    pub(crate) current: u8,
     /// A reload is replacing the key before.
     is_changing: bool,
 }
 
 impl TlsKeys {
-    /// The key that hosts are to use.
-    pub(crate) fn current(&self) -> u8 {
-        self.current
-    }
-
     /// Another key takes the place of this one.
     pub(crate) fn begin_change(&mut self) {
         self.current = (self.current + 1) % OTHER_KEY;

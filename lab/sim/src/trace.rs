@@ -10,7 +10,7 @@ use crate::wire_view::WireView;
 pub(crate) struct Trace {
     /// The events, and the commands that go over the wire: kept if they are to be printed.
     kept: Option<(Timeline, WireView)>,
-    digest: u64,
+    pub(crate) digest: u64,
 }
 
 impl Trace {
@@ -37,12 +37,6 @@ impl Trace {
     /// The kept events, if there are any.
     pub(crate) fn kept(&mut self) -> Option<&mut (Timeline, WireView)> {
         self.kept.as_mut()
-    }
-
-    /// Digest, equal for equal runs.
-    #[must_use]
-    pub(crate) fn digest(&self) -> u64 {
-        self.digest
     }
 
     pub(crate) fn take_timeline(&mut self) -> Timeline {

@@ -630,7 +630,7 @@ impl World {
             Fault::ControllerReset => {
                 let host = self.shared.random.below(self.hosts.len() as u64) as usize;
                 self.hosts[host].reset_controller(&mut self.shared);
-                let actor = self.hosts[host].actor();
+                let actor = self.hosts[host].actor;
                 self.shared.lose("controller reset", actor);
             }
             Fault::Rival { kills_after_ns } => self.start_rival(kills_after_ns),

@@ -45,7 +45,7 @@ impl FileTargetKind {
 /// A target that serves a file as the only namespace of a subsystem. It ends with this value.
 #[derive(Debug)]
 pub(crate) struct FileTarget {
-    address: Address,
+    pub(crate) address: Address,
     target: Target,
 }
 
@@ -73,11 +73,6 @@ impl FileTarget {
             FileTargetKind::Spdk => Target::Spdk(SpdkTarget::serve(place, &nqn, file, cores)?),
         };
         Ok(Self { address: format!("{place}/{nqn}").parse().expect("an address of ours"), target })
-    }
-
-    /// Where it listens, with its subsystem.
-    pub(crate) fn address(&self) -> &Address {
-        &self.address
     }
 
     /// The account of its process; `None` of the kernel's.

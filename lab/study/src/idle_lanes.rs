@@ -23,7 +23,7 @@ const SETTLING: Duration = Duration::from_secs(11);
 /// [`Error::Lacking`]: the limit on descriptors is too low.
 pub(crate) fn check(bench: &Bench, lanes: u64) -> Result<(), Error> {
     let most = match &bench.server {
-        Some(server) => server.machine().lane_count_max,
+        Some(server) => server.machine.lane_count_max,
         None => target_lane_count_max(linux::allow_descriptors()),
     };
     if lanes <= most {

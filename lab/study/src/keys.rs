@@ -28,7 +28,7 @@ const KEY_BYTES: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Keys {
     tls: TlsKey,
-    secret: Secret,
+    pub(crate) secret: Secret,
     /// Removed with the keys.
     _directory: TempDir,
     tls_path: PathBuf,
@@ -80,11 +80,6 @@ impl Keys {
     pub(crate) fn credentials(&self, group: Group) -> Arc<Credentials> {
         Arc::new(Credentials { groups: vec![group], ..Credentials::new(self.secret.clone(), None) })
     }
-
-    /// The secret.
-    pub(crate) fn secret(&self) -> &Secret {
-        &self.secret
-    }
 }
 
 /// The key of TLS in a file, for options of a host.
@@ -115,7 +110,7 @@ mod tests {
         assert_eq!(tls_of_file(keys.tls_path()).unwrap().key.checksum(), keys.tls.checksum());
         assert_ne!(keys.tls.checksum(), other.tls.checksum());
         let text = std::fs::read_to_string(&keys.secret_path).unwrap();
-        assert!(text.trim().parse::<Secret>().unwrap().is_same(keys.secret()));
+        assert!(text.trim().parse::<Secret>().unwrap().is_same(&keys.secret));
         let mode = std::fs::metadata(&keys.secret_path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let path = keys.tls_path().to_owned();

@@ -22,7 +22,7 @@ pub(crate) struct LocalTarget {
     state: Option<PathBuf>,
     /// That of the state file, removed with the target.
     _directory: Option<TempDir>,
-    memcached: Option<SocketAddr>,
+    pub(crate) memcached: Option<SocketAddr>,
 }
 
 /// The command line.
@@ -77,11 +77,6 @@ impl LocalTarget {
     /// Address on which the target listens.
     pub(crate) fn address(&self) -> &Address {
         self.process.address()
-    }
-
-    /// Address of its memcached listener.
-    pub(crate) fn memcached(&self) -> Option<SocketAddr> {
-        self.memcached
     }
 
     /// Process id.

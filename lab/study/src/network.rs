@@ -52,7 +52,7 @@ pub(crate) struct Network {
     /// Devices of the machine that are in use, and the address of ours.
     devices: Option<(Devices, String)>,
     /// Address of the other end of the first link.
-    target: Ipv4Addr,
+    pub(crate) target: Ipv4Addr,
 }
 
 /// Longest wait for the link between two devices, which is trained anew.
@@ -165,11 +165,6 @@ impl Network {
         run("ip", &["link", "set", &near, "up"])?;
         run("ip", &["-n", namespace, "link", "set", &far, "up"])?;
         Ok(target)
-    }
-
-    /// Address of the other end.
-    pub(crate) fn target(&self) -> Ipv4Addr {
-        self.target
     }
 
     /// The prefix of a command that runs at the other end.

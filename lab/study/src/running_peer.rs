@@ -68,7 +68,7 @@ impl RunningPeer {
 
     /// Plain sockets.
     pub(crate) fn sockets(sockets: TextSockets) -> Self {
-        let (place, account) = (sockets.place(), sockets.account());
+        let (place, account) = (sockets.place, sockets.account());
         Self { place, protocol: Protocol::Memcached, account, _process: Box::new(sockets) }
     }
 

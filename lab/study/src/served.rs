@@ -50,15 +50,15 @@ impl Served {
     pub fn address(&self) -> &Address {
         match &self.0 {
             Place::Local(target) => target.address(),
-            Place::Remote(target) => target.address(),
+            Place::Remote(target) => &target.address,
         }
     }
 
     /// Address of its memcached listener.
     pub fn memcached(&self) -> Result<SocketAddr, Error> {
         let place = match &self.0 {
-            Place::Local(target) => target.memcached(),
-            Place::Remote(target) => target.memcached(),
+            Place::Local(target) => target.memcached,
+            Place::Remote(target) => target.memcached,
         };
         place.ok_or_else(|| Error::Target("does not serve memcached".into()))
     }

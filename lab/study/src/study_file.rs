@@ -69,7 +69,7 @@ impl StudyFile {
             Self::Here(file) => {
                 let here = serve_here(kind, file.path(), bench, core_count)?;
                 Ok(OtherTarget {
-                    address: here.address().clone(),
+                    address: here.address.clone(),
                     account: here.account(),
                     is_of_this_kernel: kind != FileTargetKind::Spdk,
                     _process: Box::new(here),

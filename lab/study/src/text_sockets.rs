@@ -33,7 +33,7 @@ const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// A thread that answers. It ends with this value.
 #[derive(Debug)]
 pub(crate) struct TextSockets {
-    place: SocketAddr,
+    pub(crate) place: SocketAddr,
     account: Arc<ThreadAccount>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -64,11 +64,6 @@ impl TextSockets {
         };
         let account = Arc::new(ThreadAccount(id.as_raw_nonzero().get().unsigned_abs()));
         Ok(Self { place, account, ends, thread: Some(thread) })
-    }
-
-    /// Where it listens.
-    pub(crate) fn place(&self) -> SocketAddr {
-        self.place
     }
 
     /// The account of its thread.
@@ -178,7 +173,7 @@ mod tests {
         let account = server.account();
         let before = account.read().unwrap().run_ns();
         let result =
-            text_load::run(server.place(), Protocol::Memcached, &load, None, || Ok(()), &|| false).unwrap();
+            text_load::run(server.place, Protocol::Memcached, &load, None, || Ok(()), &|| false).unwrap();
         assert!(result.operations > 0);
         assert!(account.read().unwrap().run_ns() > before);
     }

@@ -35,8 +35,8 @@ impl TargetMachine {
             Machines::OneOrTwo => None,
         };
         Some(Self {
-            server: server.address(),
-            machine: server.machine().clone(),
+            server: server.address,
+            machine: server.machine.clone(),
             host_cores: bench.host_cores.clone(),
             without,
         })

@@ -49,9 +49,9 @@ impl FarTargets {
         let server = ServerConnection::connect(address, &token, &bench.stops)
             .map_err(|error| Failure::new(Kind::Unreachable, error))?;
         let host = bench.host_cores.first().copied();
-        let target = server.machine().cores.first().copied();
+        let target = server.machine.cores.first().copied();
         bench.cores = host.zip(target).map(|(host, target)| Cores { host, target });
-        let both = bench.host_cores.iter().zip(&server.machine().cores);
+        let both = bench.host_cores.iter().zip(&server.machine.cores);
         bench.pairs = both.map(|(&host, &target)| Cores { host, target }).collect();
         bench.server = Some(server);
         Ok(())
@@ -59,7 +59,7 @@ impl FarTargets {
 
     /// This machine, without the token in the command line.
     pub(super) fn environment(&self, bench: &Bench) -> Environment {
-        let far = bench.server.as_ref().map(|server| server.machine().data_address);
+        let far = bench.server.as_ref().map(|server| server.machine.data_address);
         let mut environment = Environment::collect(far, JITTER);
         if let Some(token) = &self.token {
             environment.command_line = environment.command_line.replace(token.as_str(), "TOKEN");

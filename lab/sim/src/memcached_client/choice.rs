@@ -68,7 +68,7 @@ impl MemcachedClient {
     /// A time to live as a client may give it: every third one as Unix time, unless that would be taken for seconds.
     fn time_word(&self, shared: &Shared, model: &PairModel, exptime: i64) -> i64 {
         let unix_s = shared.clocks.moment(shared.now_ns).unix_s + exptime;
-        let is_absolute = exptime > 0 && unix_s > RELATIVE_S_MAX && model.next_id().is_multiple_of(3);
+        let is_absolute = exptime > 0 && unix_s > RELATIVE_S_MAX && model.next_id.is_multiple_of(3);
         if is_absolute { unix_s } else { exptime }
     }
 
@@ -85,7 +85,7 @@ impl MemcachedClient {
         } else {
             self.choice.between(low - 1, high)
         };
-        value(model.next_id(), length as usize)
+        value(model.next_id, length as usize)
     }
 
     /// Sends one command.
@@ -218,7 +218,7 @@ impl MemcachedClient {
 
     /// A command of the meta protocol. Its opaque is the number of its command.
     fn meta(&mut self, shared: &mut Shared, model: &mut PairModel, settings: &PairSettings, key: usize) {
-        let (opaque, name) = (model.next_id(), model.name(key));
+        let (opaque, name) = (model.next_id, model.name(key));
         let (text, action) = match self.choice.below(6) {
             0..3 => {
                 shared.coverage.reach(Point::Form("memcached mg"));

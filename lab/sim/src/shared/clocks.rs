@@ -18,7 +18,7 @@ pub(crate) struct Clocks {
     suspended_ns: u64,
     wall_ahead_s: i64,
     /// Whether the wall clock was right all the time.
-    is_right: bool,
+    pub(crate) is_right: bool,
 }
 
 impl Clocks {
@@ -42,11 +42,6 @@ impl Clocks {
     pub(crate) fn unix_ns(&self, now_ns: u64) -> u64 {
         let time_ns = START_S * SECOND + now_ns + self.suspended_ns;
         time_ns.saturating_add_signed(self.wall_ahead_s.saturating_mul(SECOND.cast_signed()))
-    }
-
-    /// Whether the wall clock was right all the time.
-    pub(crate) fn is_right(&self) -> bool {
-        self.is_right
     }
 
     /// Whether the machine has been booted since the run began.

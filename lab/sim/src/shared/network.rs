@@ -148,7 +148,7 @@ pub(crate) struct Connection {
     pub(crate) silent_from_ns: u64,
     /// When a bit of it was last wrong, ns.
     pub(crate) damaged_ns: Option<u64>,
-    watch: Watch,
+    pub(crate) watch: Watch,
     pub(crate) tls: TlsView,
 }
 
@@ -208,11 +208,6 @@ impl Connection {
     /// Whether the target has accepted it and has not closed it.
     pub(crate) fn is_open_at_target(&self) -> bool {
         self.accepted_ns.is_some() && !self.closed[Side::Target as usize]
-    }
-
-    /// Its traffic.
-    pub(crate) fn watch(&self) -> &Watch {
-        &self.watch
     }
 
     /// Requests to the second namespace that its commands have come to.
@@ -412,7 +407,7 @@ impl Shared {
     pub(crate) fn on_served(&mut self, id: usize, actor: Actor) {
         let connection = &mut self.network.connections[id];
         connection.owners[1] = Some(actor);
-        let right = self.tls_keys.right(self.scenario.security.tls, connection.tls.channel());
+        let right = self.tls_keys.right(self.scenario.security.tls, connection.tls.channel);
         connection.tls.settle_right(right);
         self.say(|| format!("connection {id}: served by reactor {actor}"));
     }
@@ -630,7 +625,7 @@ impl Shared {
     /// A host is connected, with or without TLS.
     pub(crate) fn on_secured(&mut self, id: usize) {
         let tls = &self.network.connections[id].tls;
-        match tls.channel() {
+        match tls.channel {
             Channel::Clear => return,
             Channel::Configured(_) => self.reach_event("TLS: established with a configured key"),
             Channel::Generated => self.reach_event("TLS: established with a generated key"),

@@ -52,10 +52,10 @@ struct Direction {
 /// The TLS of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct TlsView {
-    channel: Channel,
+    pub(crate) channel: Channel,
     right: Option<Right>,
     /// A bit was wrong that may belong to a length.
-    has_damaged_length: bool,
+    pub(crate) has_damaged_length: bool,
     /// By sending end.
     directions: [Direction; 2],
 }
@@ -65,10 +65,6 @@ impl TlsView {
         self.channel = channel;
     }
 
-    pub(crate) fn channel(&self) -> Channel {
-        self.channel
-    }
-
     /// Settles whether it may be served, unless that is settled.
     pub(crate) fn settle_right(&mut self, right: Right) {
         self.right.get_or_insert(right);
@@ -76,11 +72,6 @@ impl TlsView {
 
     pub(crate) fn right(&self) -> Right {
         self.right.unwrap_or_default()
-    }
-
-    /// Whether a bit was wrong that may belong to a length: its receiver may wait for a record that is longer.
-    pub(crate) fn has_damaged_length(&self) -> bool {
-        self.has_damaged_length
     }
 
     /// Whether its host speaks TLS.
@@ -239,7 +230,7 @@ mod tests {
         view.on_damaged(Side::Host, 47);
         view.on_damaged(Side::Host, 60);
         assert!(
-            view.has_damaged_length() && !view.takes_damaged(Side::Target, 90),
+            view.has_damaged_length && !view.takes_damaged(Side::Target, 90),
             "it may have another length"
         );
     }

@@ -139,7 +139,7 @@ impl World {
         let others = || {
             (0..connections.len()).filter(|of| *of != id).filter(|of| {
                 let connection = &connections[*of];
-                connection.watch().is_admin() && self.may_count(connection)
+                connection.watch.is_admin() && self.may_count(connection)
             })
         };
         let count = others().count();
@@ -174,7 +174,7 @@ impl World {
         let admin: Vec<usize> = open
             .iter()
             .copied()
-            .filter(|of| connections[*of].is_connected() && connections[*of].watch().is_admin())
+            .filter(|of| connections[*of].is_connected() && connections[*of].watch.is_admin())
             .filter(|of| !may_owe(&connections[*of]))
             .collect();
         let of_address = |id: usize| {
@@ -186,7 +186,7 @@ impl World {
         let unconnected_count = |reactor: Actor| {
             let of_reactor = open.iter().map(|of| &connections[*of]);
             let of_reactor = of_reactor.filter(|connection| connection.owners[1] == Some(reactor));
-            of_reactor.filter(|connection| !connection.watch().has_sent_connect).count()
+            of_reactor.filter(|connection| !connection.watch.has_sent_connect).count()
         };
         let counts = [
             ("connections", open.len(), limits.connection_count_max as usize),

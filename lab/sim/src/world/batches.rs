@@ -92,7 +92,7 @@ impl Pairs {
             }
             _ => {
                 let length = self.draw_length(choice, self.settings.item_bytes_max);
-                let value = value(self.model.next_id(), length);
+                let value = value(self.model.next_id, length);
                 let (mode, options) = draw_mode(choice);
                 let mut attributes = StoreAttributes::default();
                 let pushed = if choice.one_in(4) {

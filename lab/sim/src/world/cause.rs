@@ -186,12 +186,12 @@ impl World {
             };
             // Its Abort goes over the queue of the association.
             let is_mute = |connection: &Connection| {
-                is_cancelled && connection.dialler == of_host.actor() && connection.was_silent_since(begin_ns)
+                is_cancelled && connection.dialler == of_host.actor && connection.was_silent_since(begin_ns)
             };
             // It ends with the command's timeout at the latest.
             let is_longer = |connection: &Connection| {
                 let until_ns = connection.damaged_ns.map_or(0, |at_ns| at_ns + 2 * timeout_ns);
-                connection.dialler == actor && connection.tls.has_damaged_length() && until_ns >= begin_ns
+                connection.dialler == actor && connection.tls.has_damaged_length && until_ns >= begin_ns
             };
             if connections.iter().any(is_silent) {
                 Some("silent connection")

@@ -32,8 +32,7 @@ impl World {
             if connection.listener != NVME || connection.is_turned_away || is_ended(connection) {
                 continue;
             }
-            let (is_queue, has_sent_connect) =
-                (connection.is_connected(), connection.watch().has_sent_connect);
+            let (is_queue, has_sent_connect) = (connection.is_connected(), connection.watch.has_sent_connect);
             let may_be_refused = connection.tls.right() != Right::Serve;
             let has_cause = !is_queue && (may_be_refused || self.may_close_unconnected(id))
                 || is_queue && self.may_close_unauthenticated(id)
@@ -80,7 +79,7 @@ impl World {
         if scenario.security.authentication.is_none() || !connections[id].may_owe_authentication() {
             return false;
         }
-        if connections[id].watch().is_unproved || connections[id].may_withhold_verdict() {
+        if connections[id].watch.is_unproved || connections[id].may_withhold_verdict() {
             return true;
         }
         let limits = &scenario.target.limits;
@@ -132,7 +131,7 @@ impl World {
             other.closed[1] && other.closed_by_target_ns.is_none_or(|at_ns| at_ns < now_ns)
         };
         if others.any(|other| is_ended(other) || was_closed(other))
-            || queues.iter().any(|of| connections[*of].watch().is_shut_down)
+            || queues.iter().any(|of| connections[*of].watch.is_shut_down)
             || heard_ns + self.keep_alive_ns() <= now_ns
         {
             return true;

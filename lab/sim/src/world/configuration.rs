@@ -97,7 +97,7 @@ impl World {
     /// Where the key of TLS is, if there is one.
     fn tls_key_sources(&self) -> TlsKeySources {
         let has_key = matches!(self.shared.scenario.security.tls, TlsPolicy::Allowed | TlsPolicy::Required);
-        let others = has_key.then(|| keys::tls_key_source(self.shared.tls_keys.current()));
+        let others = has_key.then(|| keys::tls_key_source(self.shared.tls_keys.current));
         TlsKeySources { others, ..TlsKeySources::default() }
     }
 

@@ -124,7 +124,7 @@ impl Pairs {
         if is_new {
             let first = choice.below(keys.len() as u64) as usize;
             let watched = keys.iter().cycle().skip(first).take(WATCHED_COUNT.min(keys.len()));
-            let number = self.model.next_id();
+            let number = self.model.next_id;
             let watched = self.look(watched.copied(), now_ns);
             self.walks.insert(lane, Walk { number, watched, ..Walk::default() });
         }

@@ -175,7 +175,7 @@ impl Pairs {
         }
         shared.log_disk.forgive();
         if let Some(cut_ns) = self.cut_ns.take() {
-            self.model.on_boot(cut_ns, shared.now_ns, shared.clocks.is_right());
+            self.model.on_boot(cut_ns, shared.now_ns, shared.clocks.is_right);
         }
         self.store = Some(store.clone());
         let namespace = NewNamespace {
@@ -583,7 +583,7 @@ impl World {
             }
             _ => {
                 let length = pairs.draw_length(choice, namespace.value_bytes_max() as usize);
-                let value: Rc<[u8]> = value(pairs.model.next_id(), length);
+                let value: Rc<[u8]> = value(pairs.model.next_id, length);
                 let (mode, options) = draw_mode(choice);
                 let store = namespace.store(&key, length as u32, options).ok()?;
                 let buffer = value.to_vec();

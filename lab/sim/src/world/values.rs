@@ -74,10 +74,10 @@ impl Pairs {
             false if self.settings.has_chunks() => choice.between(1, high as u64) as usize,
             false => choice.scaled(1, high as u64) as usize,
         };
-        let content: Rc<[u8]> = value(self.model.next_id(), length);
+        let content: Rc<[u8]> = value(self.model.next_id, length);
         let (mode, options) = draw_mode(choice);
         let ttl_s = if choice.one_in(4) { choice.between(1, 8) as u32 } else { 0 };
-        let flags = self.model.next_id() as u32 | u32::from(choice.one_in(2)) << 31;
+        let flags = self.model.next_id as u32 | u32::from(choice.one_in(2)) << 31;
         let follows = length > in_capsule_bytes && namespace.takes_flags_later() && choice.one_in(2);
         let name = self.model.name(key);
         let name = name.as_bytes();

@@ -148,9 +148,7 @@ impl Experiment for Adq {
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
         cell.text("queues") != ARFS
             || match &bench.server {
-                Some(server) => {
-                    server.machine().steering.as_ref().is_some_and(|interface| interface.has_arfs)
-                }
+                Some(server) => server.machine.steering.as_ref().is_some_and(|interface| interface.has_arfs),
                 None => bench.devices.as_ref().is_some_and(|devices| has_arfs(&devices.interface)),
             }
     }
@@ -163,7 +161,7 @@ impl Experiment for Adq {
         };
         match &bench.server {
             None => Network::check()?,
-            Some(server) if server.machine().lane_count_max < u64::from(MOST) => {
+            Some(server) if server.machine.lane_count_max < u64::from(MOST) => {
                 return Err(lacking("lanes of a target on the other machine", MOST));
             }
             Some(_) => {}

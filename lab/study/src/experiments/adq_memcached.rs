@@ -73,7 +73,7 @@ impl Experiment for AdqMemcached {
         let tuning = TargetTuning { busy_poll_us: Some(wait_us), ..TargetTuning::default() };
         let network = Network::polled(bench)?;
         // A study server chooses another address.
-        let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, Network::target);
+        let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, |network| network.target);
         let memcached = Some(SocketAddr::from((ip, MEMCACHED_PORT)));
         let options =
             ServedOptions { memcached, ..ServedOptions::of(["kv:ram:64M"]).on_cores(1).tuned(tuning) };

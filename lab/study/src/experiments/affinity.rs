@@ -91,7 +91,7 @@ impl Experiment for Affinity {
     }
 
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
-        let has_two = bench.server.as_ref().is_none_or(|server| server.machine().cores.len() > 1);
+        let has_two = bench.server.as_ref().is_none_or(|server| server.machine.cores.len() > 1);
         has_two || policy(cell.text("place")).is_none()
     }
 

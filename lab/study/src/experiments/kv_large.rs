@@ -95,7 +95,7 @@ impl Experiment for KvLarge {
         let Some(server) = &bench.server else { return true };
         // The targets' machine reports how much it has; the study would end where it has too little.
         let is_of_clients = cell.name == clients_name(cell.text("kind"));
-        !is_of_clients || server.machine().environment.memory_bytes.is_none_or(|bytes| bytes >= CLIENTS_BYTES)
+        !is_of_clients || server.machine.environment.memory_bytes.is_none_or(|bytes| bytes >= CLIENTS_BYTES)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {

@@ -74,7 +74,7 @@ impl Division {
     fn of(bench: &Bench) -> Result<Option<Self>, Error> {
         let Some(cores) = bench.cores else { return Ok(None) };
         if let Some(server) = &bench.server {
-            let &[target, program, ..] = server.machine().cores.as_slice() else { return Ok(None) };
+            let &[target, program, ..] = server.machine.cores.as_slice() else { return Ok(None) };
             return Ok(Some(Self { program, target, load: cores.host, is_shared: false }));
         }
         let place = Place::of(bench)?;
@@ -114,7 +114,7 @@ impl Experiment for KvNeighbour {
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
         bench.check_cores()?;
-        if bench.server.as_ref().is_some_and(|server| server.machine().cores.len() < 2) {
+        if bench.server.as_ref().is_some_and(|server| server.machine.cores.len() < 2) {
             return Err(Error::Lacking(
                 "this needs a second core of the study server, for the program".into(),
             ));

@@ -124,7 +124,7 @@ impl Experiment for KvScaling {
         let count = cell.word("count");
         let division = match &bench.server {
             Some(server) => {
-                let cores = &server.machine().cores;
+                let cores = &server.machine.cores;
                 (self.core_count, self.is_remote) = (cores.len(), true);
                 Division::apart(cores, &bench.host_cores, count as usize)
             }

@@ -210,7 +210,7 @@ impl Experiment for Layers {
         let whose = match &bench.server {
             Some(server) => [
                 " on the host's machine".to_owned(),
-                format!(" on the targets' machine, {}", server.address().ip()),
+                format!(" on the targets' machine, {}", server.address.ip()),
             ],
             None => [String::new(), String::new()],
         };

@@ -82,7 +82,7 @@ impl Experiment for Mtu {
         let mtu = cell.word("mtu");
         if let Some(server) = &bench.server {
             self.between = mtu_between(bench);
-            load.options.tuning.max_segment = MaxSegment::of_mtu(mtu, server.machine().data_address);
+            load.options.tuning.max_segment = MaxSegment::of_mtu(mtu, server.machine.data_address);
             return Ok(with_segments(&bench.run(&bench.serve()?, load)?.report));
         }
         let (_, offloads) = cell.one_of("offloads", OFFLOADS, |offloads| offloads.0);
@@ -128,7 +128,7 @@ fn with_segments(report: &Report) -> Values {
 
 /// The smaller MTU of both machines' interfaces on the path between them.
 fn mtu_between(bench: &Bench) -> Option<u32> {
-    let machine = bench.server.as_ref()?.machine();
+    let machine = &bench.server.as_ref()?.machine;
     let theirs = machine.environment.interface.as_ref()?.mtu;
     Some(theirs.min(mtu_towards(machine.data_address)?))
 }

@@ -33,8 +33,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// A server that has accepted this study.
 #[derive(Debug)]
 pub struct ServerConnection {
-    address: SocketAddr,
-    machine: MachineDescription,
+    pub(crate) address: SocketAddr,
+    /// The server's machine.
+    pub machine: MachineDescription,
     /// `None` once the server is lost.
     lines: Mutex<Option<Lines>>,
     /// Why the server is lost.
@@ -89,16 +90,6 @@ impl ServerConnection {
         });
         connection.keep_alive()?;
         Ok(connection)
-    }
-
-    /// The server's address.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The server's machine.
-    pub fn machine(&self) -> &MachineDescription {
-        &self.machine
     }
 
     /// Why the server is lost, if it is.

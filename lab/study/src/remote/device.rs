@@ -101,7 +101,7 @@ impl<'a> Device<'a> {
         let (setting, means) = match by {
             Steering::OwnQueues => {
                 let own = || SocketAddr::new(self.data_address, target.address().port());
-                let listener = target.memcached().unwrap_or_else(own);
+                let listener = target.memcached.unwrap_or_else(own);
                 let (setting, means) = device
                     .apply_layout(listener, first_core(self.settings))
                     .map_err(|error| error.to_string())?;

@@ -299,7 +299,7 @@ impl Session<'_> {
         };
         let target = told(LocalTarget::start(&settings.program, &options))?;
         let address = target.address().to_string();
-        let memcached = target.memcached().map(|place| place.to_string());
+        let memcached = target.memcached.map(|place| place.to_string());
         self.count = self.count.wrapping_add(1);
         self.targets.insert(self.count, StartedTarget { target, _keys: keys.map(|(keys, _)| keys) });
         Ok(Started { target: self.count, address, memcached })
@@ -335,7 +335,7 @@ impl Session<'_> {
         let place = self.free_place()?;
         let file = self.scratch_file(bytes)?.path().to_owned();
         let target = told(FileTarget::serve(kind, (Some(place.ip()), place.port()), &file, &cores))?;
-        Ok(self.keep(target.address().to_string(), target.account(), target))
+        Ok(self.keep(target.address.to_string(), target.account(), target))
     }
 
     fn start_file_load(&mut self, start: &StartFileLoad) -> Result<(), String> {

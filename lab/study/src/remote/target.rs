@@ -54,8 +54,8 @@ impl Drop for Numbered {
 #[derive(Debug)]
 pub(crate) struct RemoteTarget {
     numbered: Numbered,
-    address: Address,
-    memcached: Option<SocketAddr>,
+    pub(crate) address: Address,
+    pub(crate) memcached: Option<SocketAddr>,
 }
 
 impl RemoteTarget {
@@ -75,16 +75,6 @@ impl RemoteTarget {
         let (numbered, started) = Numbered::start(server, &Request::Start(start))?;
         let memcached = started.memcached.map(|text| server.socket_address(&text)).transpose()?;
         Ok(Self { numbered, address: server.target_address(&started.address)?, memcached })
-    }
-
-    /// Address on which it listens.
-    pub(crate) fn address(&self) -> &Address {
-        &self.address
-    }
-
-    /// Address of its memcached listener.
-    pub(crate) fn memcached(&self) -> Option<SocketAddr> {
-        self.memcached
     }
 
     /// The account of its process.

@@ -102,7 +102,7 @@ impl Place {
         let options = ServedOptions::of(["null:1T"]);
         match &self.here {
             Some(Here { network, .. }) => {
-                network.serve_at(bench, SocketAddr::from((network.target(), NEIGHBOUR_PORT)), options)
+                network.serve_at(bench, SocketAddr::from((network.target, NEIGHBOUR_PORT)), options)
             }
             None => bench.serve_with(options.on_cores(1)),
         }
@@ -116,7 +116,7 @@ impl Here {
             let link = Link { mtu: 1500, offloads: Offloads::Receive };
             let mut network = Network::new(link)?;
             // On, the neighbour keeps the first pair for itself.
-            let address = if wanted.polls { network.add(link)? } else { network.target() };
+            let address = if wanted.polls { network.add(link)? } else { network.target };
             let separation = "Pairs of virtual Ethernet devices: queues are separated in software, one pair each, and nothing here is a figure of a card."
                 .into();
             let (_setting, device) = (None, None);
@@ -124,7 +124,7 @@ impl Here {
         };
         let device = device_of(&devices.interface);
         let network = Network::of(devices)?;
-        let address = network.target();
+        let address = network.target;
         let Devices { interface, peer } = devices;
         let launcher = network.enter();
         let steered =
@@ -171,7 +171,7 @@ fn serve_there(bench: &Bench, wanted: Wanted, application: &str) -> Result<Appli
         ..ServedOptions::of([namespace_of(application)]).on_cores(1).tuned(tuning)
     };
     let served = bench.serve_with(options)?;
-    let machine = bench.server.as_ref().map(|server| server.machine());
+    let machine = bench.server.as_ref().map(|server| &server.machine);
     let mut separation = separation_there(machine);
     let has_interface = machine.is_some_and(|machine| machine.steering.is_some());
     match wanted.steering {

@@ -165,7 +165,7 @@ fn check_target(kind: FileTargetKind, bench: &Bench) -> Result<Option<String>, S
         Some(server) => {
             let facts: Result<Option<String>, String> =
                 server.request(&Request::FileTarget { kind }).map_err(|error| error.to_string())?;
-            facts.map_err(|needs| format!("{needs}, on the targets' machine, {}", server.address().ip()))
+            facts.map_err(|needs| format!("{needs}, on the targets' machine, {}", server.address.ip()))
         }
         None => kind.check(None).map(|()| kind.described(None)),
     }

@@ -91,7 +91,7 @@ pub(super) fn cells() -> impl Iterator<Item = Cell> {
 pub(super) fn suits(cell: &Cell, bench: &Bench) -> bool {
     let Some(server) = &bench.server else { return true };
     let has_decoy = cell.text("kind") == KIND && cell.text("beside") == Beside::Decoy.name();
-    !has_decoy || server.machine().cores.len() > 1
+    !has_decoy || server.machine.cores.len() > 1
 }
 
 pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -232,7 +232,7 @@ impl Attack {
         let names = Names { host: nqn.clone().into(), subsystem: subsystem.clone() };
         let settings = HostSettings {
             names,
-            host: keys.secret().clone(),
+            host: keys.secret.clone(),
             controller: None,
             hashes: HashFunction::ALL.to_vec(),
             groups: vec![Group::Ffdhe4096],
