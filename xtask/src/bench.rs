@@ -88,15 +88,8 @@ const BENCHES: [[&str; 2]; 3] =
 
 /// Runs the studies with bars, then the benches.
 pub(crate) fn run() -> Result<()> {
-    run_command(&mut cargo(&[
-        "build",
-        "--release",
-        "--locked",
-        "--package",
-        "nvlane",
-        "--package",
-        "nvlane-lab",
-    ]))?;
+    let mut build = cargo(&["build", "--release", "--locked"]);
+    run_command(build.args(["--package", "nvlane", "--package", "nvlane-lab"]))?;
     let program = target_dir().join("release/nvlane");
     let mut missed = 0;
     let mut lines = Vec::new();

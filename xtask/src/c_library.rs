@@ -244,17 +244,7 @@ pub(crate) fn nixl_plugin(options: &PluginOptions) -> Result<()> {
     let out = options.library.out.canonicalize()?;
     fs::create_dir_all(out.join("lib/nixl"))?;
     let mut compile = Command::new("c++");
-    compile.args([
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-O2",
-        "-g",
-        "-std=c++20",
-        "-shared",
-        "-fPIC",
-        "-fvisibility=hidden",
-    ]);
+    compile.args("-Wall -Wextra -Werror -O2 -g -std=c++20 -shared -fPIC -fvisibility=hidden".split(' '));
     compile.arg("-o").arg(out.join("lib/nixl/libplugin_NVLANE.so"));
     compile.arg(root().join(CRATE).join("nixl/nvlane.cpp")).args(&flags).arg("-I").arg(out.join("include"));
     compile.arg("-L").arg(out.join("lib"));
@@ -279,15 +269,7 @@ fn test_nixl_plugin(prefix: &Path, flags: &str) -> Result<()> {
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let mut command = Command::new(&nvlane);
-    command.args([
-        "--log",
-        "warn",
-        "target",
-        "--listen",
-        "127.0.0.1:0",
-        "--nqn",
-        "nqn.2016-06.io.nvlane:nixl",
-    ]);
+    command.args("--log warn target --listen 127.0.0.1:0 --nqn nqn.2016-06.io.nvlane:nixl".split(' '));
     command.args(["--namespace", "kv:ram:512M", "--run"]).arg(root().join("interop/nixl/agent.sh"));
     command.env("NVLANE", &nvlane).env("PREFIX", prefix).env("NIXL_FLAGS", flags).current_dir(&dir);
     run(&mut command)

@@ -9,25 +9,11 @@ use crate::deps;
 pub(crate) fn run() -> Result<()> {
     // Without optimization: it is built once and rarely runs.
     deps::cargo_tool("cargo-deny", "0.20.2", &["--debug"])?;
-    run_command(&mut cargo(&[
-        "deny",
-        "--locked",
-        "check",
-        "--hide-inclusion-graph",
-        "bans",
-        "licenses",
-        "sources",
-    ]))?;
+    let check = ["deny", "--locked", "check", "--hide-inclusion-graph"];
+    run_command(cargo(&check).args(["bans", "licenses", "sources"]))?;
     if run_command(&mut cargo(&["deny", "fetch", "db"])).is_err() {
         println!("the database of advisories cannot be fetched: known holes are not looked for");
         return Ok(());
     }
-    run_command(&mut cargo(&[
-        "deny",
-        "--locked",
-        "check",
-        "--hide-inclusion-graph",
-        "--disable-fetch",
-        "advisories",
-    ]))
+    run_command(cargo(&check).args(["--disable-fetch", "advisories"]))
 }

@@ -13,21 +13,8 @@ use crate::deps;
 const UNSAFE_CRATES: [&str; 4] = ["nvlane-allocators", "nvlane-linux", "nvlane-memory", "nvlane-reactor"];
 
 /// Tests without system calls that Miri lacks: all of the unsafe code except our own system calls.
-const UNDER_MIRI: [&str; 13] = [
-    "buffers::",
-    "chunks::",
-    "counter::",
-    "byte_masks::",
-    "lines::",
-    "mailbox_tests::",
-    "memory::",
-    "of_control_messages",
-    "poison::",
-    "segment::",
-    "timers::",
-    "wide::",
-    "workers::",
-];
+const UNDER_MIRI: &str = "buffers:: chunks:: counter:: byte_masks:: lines:: mailbox_tests:: memory:: \
+                          of_control_messages poison:: segment:: timers:: wide:: workers::";
 
 /// Tests that valgrind cannot run: io_uring rings, which the kernel writes too, and a file of a tebibyte, which
 /// valgrind tracks page by page.
@@ -52,18 +39,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     // The running cargo only knows its own toolchain.
     let mut command = Command::new("rustup");
-    command.args(["run", "nightly", "cargo", "miri", "test", "--locked", "--lib"]);
-    command.args([
-        "--package",
-        "nvlane-allocators",
-        "--package",
-        "nvlane-memory",
-        "--package",
-        "nvlane-reactor",
-        "--",
-    ]);
+    command.args("run nightly cargo miri test --locked --lib".split(' '));
+    command
+        .args("--package nvlane-allocators --package nvlane-memory --package nvlane-reactor --".split(' '));
     command.current_dir(root()).env_remove("CARGO").env_remove("RUSTC");
-    command.args(UNDER_MIRI).env("PROPTEST_CASES", MIRI_CASES);
+    command.args(UNDER_MIRI.split(' ')).env("PROPTEST_CASES", MIRI_CASES);
     run_command(command.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
 }
 

@@ -70,20 +70,7 @@ pub(crate) const REDIS: Peer = Peer {
 
 /// Arguments of a redis that other machines reach: it takes commands without a password, and only those of the load,
 /// since others write files and load programs.
-const REDIS_FOR_OTHERS: [&str; 12] = [
-    "--protected-mode",
-    "no",
-    "--user",
-    "default",
-    "on",
-    "nopass",
-    "~*",
-    "-@all",
-    "+get",
-    "+set",
-    "+mget",
-    "+incr",
-];
+const REDIS_FOR_OTHERS: &str = "--protected-mode no --user default on nopass ~* -@all +get +set +mget +incr";
 
 impl Peer {
     fn program(&self) -> String {
@@ -180,7 +167,7 @@ impl Peer {
             Protocol::Redis => {
                 command.args(["--bind", &host, "--port", &port, "--save", "", "--appendonly", "no"]);
                 if !place.ip().is_loopback() {
-                    command.args(REDIS_FOR_OTHERS);
+                    command.args(REDIS_FOR_OTHERS.split(' '));
                     command.args(["--maxmemory", &format!("{memory}mb")]);
                 }
             }

@@ -112,21 +112,9 @@ fn system(release: &str) -> Result<PathBuf> {
 /// Starts the system, whose changes go when it ends, and runs the script in it.
 fn check_in(release: &str, packages: &Path, results: &Path) -> Result<()> {
     let mut system_of = Command::new("timeout");
-    system_of.args([
-        "--signal=KILL",
-        TIMEOUT_S,
-        "systemd-nspawn",
-        "--quiet",
-        "--volatile=overlay",
-        "--register=no",
-    ]);
-    system_of.args([
-        "--keep-unit",
-        "--private-network",
-        "--console=pipe",
-        "--boot",
-        "--machine=nvlane-package-check",
-    ]);
+    system_of.args(["--signal=KILL", TIMEOUT_S]);
+    system_of.args("systemd-nspawn --quiet --volatile=overlay --register=no --keep-unit".split(' '));
+    system_of.args("--private-network --console=pipe --boot --machine=nvlane-package-check".split(' '));
     system_of.arg("--directory").arg(system(release)?);
     system_of.arg(format!("--bind-ro={}:/packages", packages.display()));
     system_of.arg(format!("--bind={}:/results", results.display()));

@@ -174,13 +174,8 @@ impl Fio<'_> {
     fn run(&self, arguments: &[&str]) -> Result<Output, Error> {
         let mut command = Command::new("fio");
         command.env("CEPH_CONF", self.conf);
-        command.args([
-            "--name=rbd",
-            "--ioengine=rbd",
-            "--clientname=admin",
-            "--thread",
-            "--output-format=json",
-        ]);
+        let what = "--name=rbd --ioengine=rbd --clientname=admin --thread --output-format=json";
+        command.args(what.split(' '));
         command.arg(format!("--pool={}", self.pool)).arg(format!("--rbdname={}", self.image));
         command.arg(format!("--size={MIB}M")).args(arguments);
         let output = command.output().map_err(|error| Error::system("cannot run fio", error))?;

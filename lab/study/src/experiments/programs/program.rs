@@ -29,7 +29,7 @@ enum Kind {
         depth: u32,
     },
     /// fio on files, with these arguments.
-    Files(&'static [&'static str]),
+    Files(&'static str),
     /// The benchmark of db_bench with this name, with threads, on a new database or on one that was filled before.
     RocksDb {
         threads: &'static str,
@@ -53,6 +53,10 @@ const fn rocksdb(name: &'static str, threads: &'static str, is_filled: bool) -> 
     Program { name, kind: Kind::RocksDb { threads, is_filled } }
 }
 
+const fn files(name: &'static str, shape: &'static str) -> Program {
+    Program { name, kind: Kind::Files(shape) }
+}
+
 /// Programs on a file system. The three of fio have the shape of filebench's profiles: mail (small files, an fsync for each write), a
 /// file server and a web server (whole files, which a log grows beside). Files of the latter are read without the page cache, which
 /// holds all of them.
@@ -60,54 +64,26 @@ pub(super) const FILE_PROGRAMS: [Program; 8] = [
     rocksdb("fillrandom", "1", false),
     rocksdb("readrandom", "32", true),
     rocksdb("readwhilewriting", "32", true),
-    Program {
-        name: "varmail",
-        kind: Kind::Files(&[
-            "--rw=randrw",
-            "--bs=16k",
-            "--filesize=16k",
-            "--nrfiles=32",
-            "--numjobs=16",
-            "--fsync=1",
-        ]),
-    },
+    files("varmail", "--rw=randrw --bs=16k --filesize=16k --nrfiles=32 --numjobs=16 --fsync=1"),
     Program {
         name: "fileserver",
-        kind: Kind::Files(&[
-            "--rw=rw",
-            "--rwmixread=33",
-            "--bs=128k",
-            "--filesize=128k",
-            "--nrfiles=16",
-            "--numjobs=16",
-            "--direct=1",
-        ]),
+        kind: Kind::Files(
+            "--rw=rw --rwmixread=33 --bs=128k --filesize=128k --nrfiles=16 --numjobs=16 --direct=1",
+        ),
     },
     Program {
         name: "webserver",
-        kind: Kind::Files(&[
-            "--rw=randrw",
-            "--rwmixread=91",
-            "--bs=16k,8k",
-            "--filesize=16k",
-            "--nrfiles=32",
-            "--numjobs=32",
-            "--direct=1",
-        ]),
+        kind: Kind::Files(
+            "--rw=randrw --rwmixread=91 --bs=16k,8k --filesize=16k --nrfiles=32 --numjobs=32 --direct=1",
+        ),
     },
     Program { name: "pgbench", kind: Kind::Pgbench },
     Program { name: "SQLite", kind: Kind::Sqlite },
 ];
 
 /// Keys of a database of RocksDB, and bytes of a value.
-const ROCKSDB: [&str; 6] = [
-    "--num=200000",
-    "--value_size=400",
-    "--compression_type=none",
-    "--cache_size=1048576",
-    "--use_direct_reads=1",
-    "--use_direct_io_for_flush_and_compaction=1",
-];
+const ROCKSDB: &str = "--num=200000 --value_size=400 --compression_type=none --cache_size=1048576 \
+                       --use_direct_reads=1 --use_direct_io_for_flush_and_compaction=1";
 
 /// Rounds of SQLite's load: an insert, an update and a select, each a transaction.
 const SQLITE_ROUNDS: u32 = 100;
@@ -183,7 +159,7 @@ impl Program {
             }
             Kind::Files(shape) => {
                 make(&directory)?;
-                let mut arguments: Vec<_> = shape.iter().map(|word| (*word).to_owned()).collect();
+                let mut arguments: Vec<_> = shape.split(' ').map(str::to_owned).collect();
                 arguments.extend(["--ioengine=psync".into(), "--fallocate=none".into()]);
                 arguments.push(format!("--directory={}", directory.display()));
                 run_fio(&arguments, bench)
@@ -192,7 +168,7 @@ impl Program {
                 let database = format!("--db={}", directory.display());
                 let run = |benchmark: &str, more: &[&str]| {
                     let mut command = program("db_bench");
-                    command.arg(format!("--benchmarks={benchmark}")).arg(&database).args(ROCKSDB);
+                    command.arg(format!("--benchmarks={benchmark}")).arg(&database).args(ROCKSDB.split(' '));
                     finish(command.args(more), bench)
                 };
                 if is_filled && !directory.exists() {
@@ -298,13 +274,7 @@ impl Drop for Running {
 
 fn run_fio(arguments: &[String], bench: &Bench) -> Result<Done, Error> {
     let mut command = program("fio");
-    command.args([
-        "--name=load",
-        "--output-format=json",
-        "--group_reporting",
-        "--time_based",
-        "--norandommap",
-    ]);
+    command.args("--name=load --output-format=json --group_reporting --time_based --norandommap".split(' '));
     command.args(arguments).arg(format!("--runtime={}ms", bench.times.measure.as_millis()));
     if !arguments.iter().any(|argument| argument.starts_with("--filesize")) {
         command.arg("--size=256M");
@@ -350,16 +320,8 @@ fn pgbench(directory: &Path, bench: &Bench) -> Result<Done, Error> {
     }
     let mut command = of_server("postgres");
     command.arg("-D").arg(&data).arg("-k").arg(directory);
-    command.args([
-        "-h",
-        "",
-        "-c",
-        "shared_buffers=16MB",
-        "-c",
-        "autovacuum=off",
-        "-c",
-        "log_min_messages=fatal",
-    ]);
+    command.args(["-h", ""]);
+    command.args("-c shared_buffers=16MB -c autovacuum=off -c log_min_messages=fatal".split(' '));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let server = command.spawn().map_err(|error| Error::system("start PostgreSQL", error))?;
     let server = Server(Running(server));
