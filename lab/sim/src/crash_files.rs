@@ -170,6 +170,36 @@ impl<C> Disk<C> {
         self.durable_names = self.now();
         self.changes.clear();
     }
+
+    /// The content of a file.
+    pub(crate) fn content(&mut self, path: &Path) -> io::Result<&mut C> {
+        let at = *self.now().get(path).ok_or(Errno::NOENT)?;
+        self.contents.get_mut(at).ok_or_else(|| Errno::NOENT.into())
+    }
+
+    /// A new file.
+    pub(crate) fn add(&mut self, path: &Path, content: C) {
+        self.contents.push(content);
+        self.changes.push(Change::Name(path.to_owned(), self.contents.len() - 1));
+    }
+
+    /// Gives a file another name that is free.
+    pub(crate) fn link(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let names = self.now();
+        let content = *names.get(from).ok_or(Errno::NOENT)?;
+        if names.contains_key(to) {
+            return Err(Errno::EXIST.into());
+        }
+        self.changes.push(Change::Name(to.to_owned(), content));
+        Ok(())
+    }
+
+    /// Makes a change of a name that is there.
+    pub(crate) fn change(&mut self, path: &Path, change: Change) -> io::Result<()> {
+        self.now().get(path).ok_or(Errno::NOENT)?;
+        self.changes.push(change);
+        Ok(())
+    }
 }
 
 impl Disk<Content> {
@@ -251,8 +281,7 @@ impl FileCalls for Recorder<'_> {
         let failed = self.call();
         // A write that fails has made the file, and may have written a part.
         let length = if failed.is_ok() { bytes.len() } else { bytes.len() / 2 };
-        self.disk.contents.push(Content { bytes: bytes[..length].to_vec(), is_durable: false });
-        self.disk.changes.push(Change::Name(path.to_owned(), self.disk.contents.len() - 1));
+        self.disk.add(path, Content { bytes: bytes[..length].to_vec(), is_durable: false });
         failed
     }
 
@@ -261,35 +290,24 @@ impl FileCalls for Recorder<'_> {
         if Path::new(PATH).parent() == Some(path) {
             self.disk.sync_names();
         } else {
-            let content = *self.disk.now().get(path).ok_or(Errno::NOENT)?;
-            self.disk.contents[content].is_durable = true;
+            self.disk.content(path)?.is_durable = true;
         }
         Ok(())
     }
 
     fn link(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         self.call()?;
-        let names = self.disk.now();
-        let content = *names.get(from).ok_or(Errno::NOENT)?;
-        if names.contains_key(to) {
-            return Err(Errno::EXIST.into());
-        }
-        self.disk.changes.push(Change::Name(to.to_owned(), content));
-        Ok(())
+        self.disk.link(from, to)
     }
 
     fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         self.call()?;
-        self.disk.now().get(from).ok_or(Errno::NOENT)?;
-        self.disk.changes.push(Change::Move(from.to_owned(), to.to_owned()));
-        Ok(())
+        self.disk.change(from, Change::Move(from.to_owned(), to.to_owned()))
     }
 
     fn remove(&mut self, path: &Path) -> io::Result<()> {
         self.call()?;
-        self.disk.now().get(path).ok_or(Errno::NOENT)?;
-        self.disk.changes.push(Change::Remove(path.to_owned()));
-        Ok(())
+        self.disk.change(path, Change::Remove(path.to_owned()))
     }
 }
 

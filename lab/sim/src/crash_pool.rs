@@ -126,7 +126,8 @@ fn check_histories(length_max: u32, forgets_contents: bool, report: &mut CrashRe
                 history.push(step);
                 let Some(after) = expected(model, step, history.len()) else { continue };
                 report.workload_count += 1;
-                let machine = check(&history, machine, model, &after, report);
+                let mut trial = Trial { history: &history, before: model, after: &after, report };
+                let machine = trial.check(machine);
                 longer.push((history, machine, after));
             }
         }
@@ -165,125 +166,116 @@ fn expected(model: &Model, step: Step, number: usize) -> Option<Model> {
     Some(after)
 }
 
-/// Checks the last step of a history, which begins with a machine in order. Returns the machine after it.
-fn check(
-    history: &[Step],
-    machine: &Machine,
-    before: &Model,
-    after: &Model,
-    report: &mut CrashReport,
-) -> Machine {
-    let run = |fault| {
-        let machine = Machine { fault, call_count: 0, moments: Vec::new(), ..machine.clone() };
-        let calls = Calls(Arc::new(Mutex::new(machine)));
-        let ended = calls.perform(history, before);
-        let machine = calls.machine().clone();
-        (ended, machine)
-    };
-    let (ended, clean) = run(None);
-    match &ended {
-        Ok(()) => {
-            let is_wrong = read(&clean.disk.now(), &clean.disk) != *after;
-            find_if(is_wrong, history, "it has another outcome", report);
-        }
-        // The volume of a snapshot is gone, and another one has its name.
-        Err(PoolError::Missing { .. }) if history.last() == Some(&Step::RollBack) => return machine.clone(),
-        Err(error) => find_if(true, history, &format!("it fails: {error}"), report),
-    }
-    examine(&clean, true, history, before, after, report);
-    for nth in 0..clean.call_count {
-        for errno in [Errno::IO, Errno::NOSPC] {
-            let (ended, machine) = run(Some((nth, errno)));
-            examine(&machine, ended.is_ok(), history, before, after, report);
-        }
-    }
-    Machine { moments: Vec::new(), ..clean }
+/// The last step of a history, and what the user knows before and after it.
+struct Trial<'a> {
+    history: &'a [Step],
+    before: &'a Model,
+    after: &'a Model,
+    report: &'a mut CrashReport,
 }
 
-/// Cuts the power at each moment of a run, and after it.
-fn examine(
-    machine: &Machine,
-    is_done: bool,
-    history: &[Step],
-    before: &Model,
-    after: &Model,
-    report: &mut CrashReport,
-) {
-    report.run_count += 1;
-    for disk in &machine.moments {
-        cut(disk, false, history, before, after, report);
-    }
-    cut(&machine.disk, is_done, history, before, after, report);
-}
-
-fn cut(
-    disk: &Disk<Content>,
-    is_done: bool,
-    history: &[Step],
-    before: &Model,
-    after: &Model,
-    report: &mut CrashReport,
-) {
-    report.cut_count += 1;
-    for made in 0..1_usize << disk.changes.len() {
-        let names = disk.names(made);
-        let mut all: Vec<BTreeMap<PathBuf, State>> = vec![BTreeMap::new()];
-        for (path, content) in &names {
-            let states = disk.contents[*content].leftovers();
-            let with = |known: &BTreeMap<PathBuf, State>| -> Vec<BTreeMap<PathBuf, State>> {
-                let add = |state: &State| {
-                    let mut all = known.clone();
-                    all.insert(path.clone(), state.clone());
-                    all
-                };
-                states.iter().map(add).collect()
-            };
-            all = all.iter().flat_map(with).collect();
-        }
-        for files in all {
-            report.state_count += 1;
-            let mut machine = Machine::default();
-            for (path, state) in files {
-                machine.disk.durable_names.insert(path, machine.disk.contents.len());
-                machine.disk.contents.push(Content { durable: Some(state.clone()), now: state });
-            }
-            let found = read(&machine.disk.durable_names, &machine.disk);
-            let is_right = found == *after || !is_done && found == *before;
-            find_if(!is_right, history, &format!("a power cut leaves {found:?}"), report);
+impl Trial<'_> {
+    /// Checks the step, which begins with a machine in order. Returns the machine after it.
+    fn check(&mut self, machine: &Machine) -> Machine {
+        let Self { history, before, after, .. } = *self;
+        let run = |fault| {
+            let machine = Machine { fault, call_count: 0, moments: Vec::new(), ..machine.clone() };
             let calls = Calls(Arc::new(Mutex::new(machine)));
-            if is_right && found == *before && history.last() != Some(&Step::Write) {
-                let repeated = calls.perform(history, before);
-                let machine = calls.machine();
-                let names = machine.disk.now();
-                let is_whole = read(&names, &machine.disk) == *after && names.len() == after.len();
-                find_if(repeated.is_err() || !is_whole, history, "it cannot be repeated", report);
+            let ended = calls.perform(history, before);
+            let machine = calls.machine().clone();
+            (ended, machine)
+        };
+        let (ended, clean) = run(None);
+        match &ended {
+            Ok(()) => {
+                let is_wrong = read(&clean.disk.now(), &clean.disk) != *after;
+                self.find_if(is_wrong, "it has another outcome");
             }
+            // The volume of a snapshot is gone, and another one has its name.
+            Err(PoolError::Missing { .. }) if history.last() == Some(&Step::RollBack) => {
+                return machine.clone();
+            }
+            Err(error) => self.find_if(true, &format!("it fails: {error}")),
+        }
+        self.examine(&clean, true);
+        for nth in 0..clean.call_count {
+            for errno in [Errno::IO, Errno::NOSPC] {
+                let (ended, machine) = run(Some((nth, errno)));
+                self.examine(&machine, ended.is_ok());
+            }
+        }
+        Machine { moments: Vec::new(), ..clean }
+    }
+
+    /// Cuts the power at each moment of a run, and after it.
+    fn examine(&mut self, machine: &Machine, is_done: bool) {
+        self.report.run_count += 1;
+        for disk in &machine.moments {
+            self.cut(disk, false);
+        }
+        self.cut(&machine.disk, is_done);
+    }
+
+    fn cut(&mut self, disk: &Disk<Content>, is_done: bool) {
+        let Self { history, before, after, .. } = *self;
+        self.report.cut_count += 1;
+        for made in 0..1_usize << disk.changes.len() {
+            let names = disk.names(made);
+            let mut all: Vec<BTreeMap<PathBuf, State>> = vec![BTreeMap::new()];
+            for (path, content) in &names {
+                let states = disk.contents[*content].leftovers();
+                let with = |known: &BTreeMap<PathBuf, State>| -> Vec<BTreeMap<PathBuf, State>> {
+                    let add = |state: &State| {
+                        let mut all = known.clone();
+                        all.insert(path.clone(), state.clone());
+                        all
+                    };
+                    states.iter().map(add).collect()
+                };
+                all = all.iter().flat_map(with).collect();
+            }
+            for files in all {
+                self.report.state_count += 1;
+                let mut machine = Machine::default();
+                for (path, state) in files {
+                    machine.disk.durable_names.insert(path, machine.disk.contents.len());
+                    machine.disk.contents.push(Content { durable: Some(state.clone()), now: state });
+                }
+                let found = read(&machine.disk.durable_names, &machine.disk);
+                let is_right = found == *after || !is_done && found == *before;
+                self.find_if(!is_right, &format!("a power cut leaves {found:?}"));
+                let calls = Calls(Arc::new(Mutex::new(machine)));
+                if is_right && found == *before && history.last() != Some(&Step::Write) {
+                    let repeated = calls.perform(history, before);
+                    let machine = calls.machine();
+                    let names = machine.disk.now();
+                    let is_whole = read(&names, &machine.disk) == *after && names.len() == after.len();
+                    self.find_if(repeated.is_err() || !is_whole, "it cannot be repeated");
+                }
+            }
+        }
+    }
+
+    fn find_if(&mut self, is_wrong: bool, finding: &str) {
+        if is_wrong && self.report.findings.len() <= 3 {
+            self.report.findings.push(format!("pool, {:?}: {finding}", self.history));
         }
     }
 }
 
 /// What the user of the pool finds.
 fn read(names: &BTreeMap<PathBuf, usize>, disk: &Disk<Content>) -> Model {
-    let machine = Machine { disk: disk.clone(), ..Machine::default() };
-    let machine = Machine {
-        disk: Disk { durable_names: names.clone(), changes: Vec::new(), ..machine.disk },
-        ..machine
-    };
-    let contents = machine.disk.clone();
+    let contents = &disk.contents;
+    let disk = Disk { durable_names: names.clone(), changes: Vec::new(), contents: contents.clone() };
+    let machine = Machine { disk, ..Machine::default() };
     let mut pool = Calls(Arc::new(Mutex::new(machine))).pool();
     let known = |volume: Volume| {
         let content = names[&Path::new(DIRECTORY).join(&volume.record.name)];
-        let content = contents.contents[content].now.content;
+        let content = contents[content].now.content;
         let source = volume.record.source.map(|source| source.name);
         (volume.record.name, (volume.record.kind, volume.bytes, content, source))
     };
     pool.list().map(|volumes| volumes.into_iter().map(known).collect()).unwrap_or_default()
-}
-
-fn find_if(is_wrong: bool, history: &[Step], finding: &str, report: &mut CrashReport) {
-    if is_wrong && report.findings.len() <= 3 {
-        report.findings.push(format!("pool, {history:?}: {finding}"));
-    }
 }
 
 impl Calls {
@@ -303,9 +295,8 @@ impl Calls {
             Some(Step::Create) => pool.create("a", BYTES, 4096).map(drop),
             Some(Step::Write) => {
                 let mut machine = self.machine();
-                let names = machine.disk.now();
-                let content = names[&Path::new(DIRECTORY).join("a")];
-                let Content { now, durable } = &mut machine.disk.contents[content];
+                let volume = Path::new(DIRECTORY).join("a");
+                let Content { now, durable } = machine.disk.content(&volume).expect("it is there");
                 now.content = history.len() as u64;
                 *durable = Some(now.clone());
                 Ok(())
@@ -335,22 +326,13 @@ impl Calls {
     }
 }
 
-impl Machine {
-    fn content(&mut self, path: &Path) -> io::Result<&mut Content> {
-        let at = *self.disk.now().get(path).ok_or(Errno::NOENT)?;
-        self.disk.contents.get_mut(at).ok_or_else(|| Errno::NOENT.into())
-    }
-}
-
 impl FileCalls for Calls {
     fn write(&mut self, path: &Path, record: &[u8]) -> io::Result<()> {
         let (mut machine, failed) = self.call();
         // A write that fails may have made the file.
         let record = failed.is_ok().then(|| record.to_vec());
         let now = State { record, ..State::default() };
-        machine.disk.contents.push(Content { now, durable: None });
-        let name = Change::Name(path.to_owned(), machine.disk.contents.len() - 1);
-        machine.disk.changes.push(name);
+        machine.disk.add(path, Content { now, durable: None });
         failed
     }
 
@@ -360,7 +342,7 @@ impl FileCalls for Calls {
         if path == Path::new(DIRECTORY) {
             machine.disk.sync_names();
         } else if !machine.forgets_contents {
-            let Content { now, durable } = machine.content(path)?;
+            let Content { now, durable } = machine.disk.content(path)?;
             *durable = Some(now.clone());
         }
         Ok(())
@@ -369,13 +351,7 @@ impl FileCalls for Calls {
     fn link(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let (mut machine, failed) = self.call();
         failed?;
-        let names = machine.disk.now();
-        let content = *names.get(from).ok_or(Errno::NOENT)?;
-        if names.contains_key(to) {
-            return Err(Errno::EXIST.into());
-        }
-        machine.disk.changes.push(Change::Name(to.to_owned(), content));
-        Ok(())
+        machine.disk.link(from, to)
     }
 
     fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
@@ -388,9 +364,7 @@ impl FileCalls for Calls {
     fn remove(&mut self, path: &Path) -> io::Result<()> {
         let (mut machine, failed) = self.call();
         failed?;
-        machine.disk.now().get(path).ok_or(Errno::NOENT)?;
-        machine.disk.changes.push(Change::Remove(path.to_owned()));
-        Ok(())
+        machine.disk.change(path, Change::Remove(path.to_owned()))
     }
 }
 
@@ -399,9 +373,9 @@ impl PoolCalls for Calls {
         let (mut machine, failed) = self.call();
         let (bytes, content) = match data {
             NewData::Zeroes { bytes } => (*bytes, 0),
-            NewData::Shared { with, bytes, .. } => (*bytes, machine.content(with)?.now.content),
+            NewData::Shared { with, bytes, .. } => (*bytes, machine.disk.content(with)?.now.content),
         };
-        let now = &mut machine.content(path)?.now;
+        let now = &mut machine.disk.content(path)?.now;
         // One that fails may have got a part of it.
         now.bytes = if failed.is_ok() { bytes } else { bytes / 2 };
         now.content = content;
@@ -411,7 +385,7 @@ impl PoolCalls for Calls {
     fn grow(&mut self, path: &Path, bytes: u64) -> io::Result<()> {
         let (mut machine, failed) = self.call();
         let forgets = machine.forgets_contents;
-        let Content { now, durable } = machine.content(path)?;
+        let Content { now, durable } = machine.disk.content(path)?;
         now.bytes = bytes;
         if failed.is_ok() && !forgets {
             *durable = Some(now.clone());
