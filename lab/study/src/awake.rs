@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crate::bench::Cores;
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Both cores of a measurement, awake until this value is dropped.
 #[derive(Debug)]
@@ -35,9 +35,9 @@ impl Awake {
                 }
             };
             let thread = std::thread::Builder::new().name("awake".into()).spawn(spin);
-            awake.threads.push(thread.map_err(|error| Error::system("start a thread", error))?);
+            awake.threads.push(thread.doing("start a thread")?);
             let placed = told.recv().expect("the thread sends before it ends");
-            placed.map_err(|error| Error::system("place a thread", error))?;
+            placed.doing("place a thread")?;
         }
         Ok(awake)
     }

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::cell::Values;
 use crate::distribution::Distribution;
-use crate::error::Error;
+use crate::error::{Doing, Error};
 use crate::load_values::{bins, values};
 use crate::process::available_bytes;
 use crate::remote::target::RemoteTarget;
@@ -405,7 +405,7 @@ impl Bench {
     fn measure_ceiling(&self, spec: &CeilingSpec) -> Result<CeilingResult, Error> {
         let measure = || match &self.server {
             Some(server) => remote::ceiling::measure(server, spec),
-            None => load::ceiling::measure(spec).map_err(|error| Error::system("the ceiling", error)),
+            None => load::ceiling::measure(spec).doing("the ceiling"),
         };
         // It pins its threads itself.
         let measured = on_core(None, measure)?;
@@ -419,8 +419,7 @@ impl Bench {
     pub fn note_line_time(&self) -> Result<(), Error> {
         // Cores of two machines have no cache line in common.
         let Some(Cores { host, target }) = self.cores.filter(|_| !self.is_remote()) else { return Ok(()) };
-        let line_ns = cache_line::transfer_ns((host, target));
-        let line_ns = line_ns.map_err(|error| Error::system("two threads", error))?;
+        let line_ns = cache_line::transfer_ns((host, target)).doing("two threads")?;
         self.line_times.lock().unwrap_or_else(PoisonError::into_inner).extend(line_ns);
         Ok(())
     }
@@ -512,7 +511,7 @@ pub(crate) fn on_core<Done: Send>(
 ) -> Result<Done, Error> {
     let tied = move || {
         if let Some(core) = core {
-            linux::pin(core).map_err(|error| Error::system("tie a thread to its core", error))?;
+            linux::pin(core).doing("tie a thread to its core")?;
         }
         work()
     };

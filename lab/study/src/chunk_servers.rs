@@ -11,7 +11,7 @@ use std::time::Duration;
 use load::prompts::{Chunk, ChunkEnd, ChunkStore, PromptError};
 use tempfile::TempDir;
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 use crate::text_load::Protocol;
 
 /// Time limit of an answer.
@@ -38,7 +38,7 @@ impl TextChunks {
             reactor::suit_loopback(&stream, Some(place));
             io::Result::Ok(stream)
         };
-        let stream = open().map_err(|error| Error::system("connect to a server", error))?;
+        let stream = open().doing("connect to a server")?;
         Ok(Self { protocol, answers: BufReader::with_capacity(16 << 10, stream) })
     }
 
@@ -158,7 +158,7 @@ impl FileChunks {
     /// Files in a new directory within this one.
     pub(crate) fn new(within: &Path, limit_bytes: u64) -> Result<Self, Error> {
         let directory = tempfile::Builder::new().prefix("nvlane-study-").tempdir_in(within);
-        let directory = directory.map_err(|error| Error::system("a directory for chunks", error))?;
+        let directory = directory.doing("a directory for chunks")?;
         Ok(Self { directory, limit_bytes, used_bytes: 0, files: VecDeque::new() })
     }
 

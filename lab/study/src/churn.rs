@@ -8,7 +8,7 @@ use load::key_value::key;
 use load::random::Prng;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Length of [`key`].
 const KEY_BYTES: usize = 16;
@@ -116,8 +116,7 @@ struct Churn {
 impl Churn {
     fn new(memory_bytes: usize, value_bytes_max: usize, seed: u64) -> Result<Self, Error> {
         let settings = Settings { memory_bytes, eviction: Eviction::None, seed, ..Settings::default() };
-        let processor =
-            Processor::new(settings).map_err(|error| Error::system("memory of a partition", error))?;
+        let processor = Processor::new(settings).doing("memory of a partition")?;
         let value = vec![7; value_bytes_max];
         Ok(Self { processor, random: Prng::new(seed), live: Vec::new(), next: 0, value })
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::Values;
-use crate::error::Error;
+use crate::error::{Doing, Error};
 use crate::process::{busy_polled_packets, context_switches, run_ns};
 
 /// The counters at one time.
@@ -28,7 +28,7 @@ pub(crate) struct Counters {
 impl Counters {
     /// Reads the counters of a process, and of a device at this place in sysfs.
     pub(crate) fn read(pid: u32, device: Option<&Path>) -> Result<Self, Error> {
-        let text = |path: &str| fs::read_to_string(path).map_err(|error| Error::system("interrupts", error));
+        let text = |path: &str| fs::read_to_string(path).doing("interrupts");
         let interrupts = match device {
             Some(device) => device_interrupts(&text("/proc/interrupts")?, &interrupt_numbers(device)),
             None => None,

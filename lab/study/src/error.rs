@@ -33,3 +33,15 @@ impl Error {
         Self::System { doing, cause }
     }
 }
+
+/// Says what the study was doing when a call failed.
+pub(crate) trait Doing<T> {
+    /// The value, or an error with these words.
+    fn doing(self, doing: &'static str) -> Result<T, Error>;
+}
+
+impl<T, Cause: Into<io::Error>> Doing<T> for Result<T, Cause> {
+    fn doing(self, doing: &'static str) -> Result<T, Error> {
+        self.map_err(|cause| Error::system(doing, cause.into()))
+    }
+}

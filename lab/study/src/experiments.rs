@@ -46,6 +46,7 @@ pub(crate) mod tls;
 mod prelude {
     pub(super) use super::{IN_CAPSULE_BYTES, IO_BYTES, against, bars, line};
     pub(super) use crate::bench::Bench;
+    pub(super) use crate::error::Doing;
     pub(super) use crate::experiment::{About, Cell, Claim, Error, Experiment, Machines, Values};
     pub(super) use crate::figure::{Axis, Figure, Plot, Point, Series, ticks};
     pub(super) use crate::headline::{Bar, Headlines};

@@ -16,7 +16,7 @@ use std::time::Duration;
 use host::{Address, Options};
 
 use crate::descriptors::host_lane_count_max;
-use crate::experiment::Error;
+use crate::error::{Doing, Error};
 use crate::keys;
 use crate::lanes::Lanes;
 use crate::served::Served;
@@ -67,7 +67,7 @@ impl HeldLanes {
     pub(crate) fn exercise(&mut self) -> Result<(), Error> {
         for holder in &mut self.holders {
             if let Some(input) = &mut holder.child.stdin {
-                writeln!(input).map_err(|error| Error::system("a process that holds lanes", error))?;
+                writeln!(input).doing("a process that holds lanes")?;
             }
         }
         self.expect(EXERCISED)
@@ -77,7 +77,7 @@ impl HeldLanes {
         for holder in &mut self.holders {
             let mut line = String::new();
             let read = holder.output.read_line(&mut line);
-            read.map_err(|error| Error::system("a process that holds lanes", error))?;
+            read.doing("a process that holds lanes")?;
             if line.trim() != word {
                 return Err(Error::Load("idle lanes were lost".into()));
             }
@@ -88,8 +88,7 @@ impl HeldLanes {
 
 impl Holder {
     fn start(served: &Served, count: u64, depth: u16, tls_key: Option<&Path>) -> Result<Self, Error> {
-        let program = std::env::current_exe();
-        let program = program.map_err(|error| Error::system("which program this is", error))?;
+        let program = std::env::current_exe().doing("which program this is")?;
         let mut command = Command::new(program);
         command.args(["study", "--hold"]).arg(served.address().to_string());
         command
@@ -97,9 +96,7 @@ impl Holder {
             .args(tls_key)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let spawned = command.spawn();
-        let mut child =
-            spawned.map_err(|error| Error::system("cannot start a process that holds lanes", error))?;
+        let mut child = command.spawn().doing("cannot start a process that holds lanes")?;
         let output = BufReader::new(child.stdout.take().expect("piped"));
         Ok(Self { child, output })
     }

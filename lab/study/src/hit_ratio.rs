@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use peer::memcached::{Client, Command};
 
-use crate::experiment::Error;
+use crate::error::{Doing, Error};
 use policies::Policy;
 use requests::{Request, Requests};
 
@@ -29,8 +29,7 @@ pub(crate) fn simulated(requests: &Requests, policy: &mut dyn Policy) -> Result<
 /// The hit ratio of a partition in this process.
 pub(crate) fn in_process(requests: &Requests, memory_bytes: usize) -> Result<f64, Error> {
     let settings = kv::Settings { memory_bytes, seed: 1, ..kv::Settings::default() };
-    let mut partition =
-        kv::Processor::new(settings).map_err(|error| Error::system("memory of a partition", error))?;
+    let mut partition = kv::Processor::new(settings).doing("memory of a partition")?;
     let value = value(requests);
     requests.hit_ratio(BATCH_COUNT, |batch, are_hits| {
         for request in batch {
@@ -54,8 +53,7 @@ pub(crate) fn in_process(requests: &Requests, memory_bytes: usize) -> Result<f64
 
 /// The hit ratio of a server: keys that are missed are stored after the gets of a batch.
 pub(crate) fn served(requests: &Requests, place: SocketAddr) -> Result<f64, Error> {
-    let mut client =
-        Client::connect(place, PATIENCE).map_err(|error| Error::system("connect to a server", error))?;
+    let mut client = Client::connect(place, PATIENCE).doing("connect to a server")?;
     let value = value(requests);
     let wrong = |answer: String| Error::Load(format!("a server answered {answer:?}"));
     requests.hit_ratio(BATCH_COUNT, |batch, are_hits| {

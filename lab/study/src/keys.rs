@@ -17,7 +17,7 @@ use security::tls::HostKeys;
 use security::tls_key::TlsKey;
 use tempfile::TempDir;
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 use crate::served_options::KeyFiles;
 use crate::target_options::KeyAccess;
 
@@ -48,7 +48,7 @@ impl Keys {
             let secret = Secret::new(None, random()?.into()).map_err(io::Error::other)?;
             Self::keep(tls, secret)
         };
-        make().map_err(|error| Error::system("make files with keys", error))
+        make().doing("make files with keys")
     }
 
     /// These keys, in files that only this user can read.
@@ -86,7 +86,7 @@ impl Keys {
 pub(crate) fn tls_of_file(path: &Path) -> Result<Arc<HostKeys>, Error> {
     let read =
         || -> io::Result<TlsKey> { std::fs::read_to_string(path)?.trim().parse().map_err(io::Error::other) };
-    read().map(of_host).map_err(|error| Error::system("the file with the key of TLS", error))
+    read().map(of_host).doing("the file with the key of TLS")
 }
 
 fn of_host(key: TlsKey) -> Arc<HostKeys> {

@@ -6,7 +6,7 @@
 use kv::{CountedPairs, Eviction, Settings, Stored};
 use load::random::Prng;
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Operations of each kind that are counted at a fill level.
 const SAMPLE_COUNT: u64 = 20_000;
@@ -108,8 +108,7 @@ impl Counted {
             seed,
             ..Settings::default()
         };
-        let pairs =
-            CountedPairs::new(&settings).map_err(|error| Error::system("memory of a partition", error))?;
+        let pairs = CountedPairs::new(&settings).doing("memory of a partition")?;
         Ok(Self { pairs, sizes, pair_count: 0, value: vec![7; sizes.value_bytes.1] })
     }
 

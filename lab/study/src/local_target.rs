@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 use crate::served_options::ServedOptions;
 
 /// A running target.
@@ -66,9 +66,7 @@ impl LocalTarget {
     /// The target cannot be started; it has written the reason to the standard error of this process.
     pub(crate) fn start(program: &Path, options: &ServedOptions) -> Result<Self, Error> {
         let directory = options.tells.then(|| tempfile::Builder::new().prefix("nvlane-study-").tempdir());
-        let directory = directory
-            .transpose()
-            .map_err(|error| Error::system("a directory for the target's state", error))?;
+        let directory = directory.transpose().doing("a directory for the target's state")?;
         let state = directory.as_ref().map(|directory| directory.path().join("state.json"));
         let process = TargetProcess::start(command_line(options, program, state.as_deref()))?;
         Ok(Self { process, state, _directory: directory, memcached: options.memcached })
@@ -90,7 +88,7 @@ impl LocalTarget {
         let path = self.state.as_ref().ok_or_else(silent)?;
         let _ = std::fs::remove_file(path);
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).ok_or_else(silent)?;
-        kill_process(pid, Signal::USR1).map_err(|error| Error::system("ask the target", error.into()))?;
+        kill_process(pid, Signal::USR1).doing("ask the target")?;
         let until = Instant::now() + TELL_TIME;
         while Instant::now() < until {
             // The file is replaced by rename, so it is complete.

@@ -8,7 +8,7 @@ use load::key_value::key;
 use load::keys::{Distribution, Keys};
 use load::random::Prng;
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Keys that are looked up together, as in a batch of commands.
 const BATCH_COUNT: usize = 64;
@@ -30,8 +30,7 @@ impl Lookups {
     /// A partition with this number of pairs, in at most as much memory.
     pub(crate) fn new(pair_count: u64, memory_bytes: usize) -> Result<Self, Error> {
         let settings = Settings { memory_bytes, eviction: Eviction::None, seed: 1, ..Settings::default() };
-        let mut processor =
-            Processor::new(settings).map_err(|error| Error::system("memory of a partition", error))?;
+        let mut processor = Processor::new(settings).doing("memory of a partition")?;
         for number in 0..pair_count {
             let key = key(number);
             let hash = processor.hash(key.as_bytes());

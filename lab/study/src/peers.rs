@@ -10,7 +10,7 @@ use load::account::{Account, ProcessAccount};
 use peer::port::free_address;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 use crate::text_load::Protocol;
 
 /// Time limit until a peer listens.
@@ -174,12 +174,11 @@ impl Peer {
         }
         command.args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(std::env::temp_dir());
-        let child =
-            command.spawn().map_err(|error| Error::system("cannot run setpriv (util-linux)", error))?;
+        let child = command.spawn().doing("cannot run setpriv (util-linux)")?;
         let mut server = PeerServer { place, child };
         let until = Instant::now() + START_TIME;
         while TcpStream::connect(place).is_err() {
-            let status = server.child.try_wait().map_err(|error| Error::system("a peer", error))?;
+            let status = server.child.try_wait().doing("a peer")?;
             if status.is_some() || Instant::now() > until {
                 return Err(Error::Lacking(format!("{} does not listen", self.name)));
             }
@@ -213,7 +212,7 @@ impl Drop for PeerServer {
 
 /// A free port.
 pub(crate) fn free_place() -> Result<SocketAddr, Error> {
-    free_address().map_err(|error| Error::system("a free port", error))
+    free_address().doing("a free port")
 }
 
 /// The first word of numbers with dots between them: `memcached 1.6.45`, `Redis server v=7.0.15 sha=…`.

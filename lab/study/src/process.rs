@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Processes of this machine with one of these names.
 pub(crate) fn named(names: &[&str]) -> Vec<u32> {
@@ -31,9 +31,9 @@ pub(crate) fn run_ns(pid: u32) -> Result<u64, Error> {
     };
     match read() {
         // A kernel without schedstat.
-        Ok(0) | Err(_) => load::cpu::of_pid(pid)
-            .map(|time| time.total_ns())
-            .map_err(|error| Error::system("the target's processor time", error)),
+        Ok(0) | Err(_) => {
+            load::cpu::of_pid(pid).map(|time| time.total_ns()).doing("the target's processor time")
+        }
         Ok(ns) => Ok(ns),
     }
 }
@@ -55,7 +55,7 @@ pub(crate) fn context_switches(pid: u32) -> Result<u64, Error> {
         }
         Ok(sum)
     };
-    read().map_err(|error| Error::system("the target's context switches", error))
+    read().doing("the target's context switches")
 }
 
 fn parse_context_switches(text: &str) -> u64 {
@@ -65,8 +65,7 @@ fn parse_context_switches(text: &str) -> u64 {
 
 /// Private memory of a process, bytes: touched pages, without programs and files.
 pub(crate) fn own_memory_bytes(pid: u32) -> Result<u64, Error> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
-    let text = text.map_err(|error| Error::system("the target's memory", error))?;
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).doing("the target's memory")?;
     parse_own_memory_bytes(&text)
         .ok_or_else(|| Error::system("the target's memory", io::ErrorKind::InvalidData.into()))
 }
@@ -82,8 +81,7 @@ fn parse_own_memory_bytes(text: &str) -> Option<u64> {
 /// Memory of a process in mappings of less than 1 GiB, bytes: of a target with a large RAM namespace, everything but
 /// the namespace.
 pub(crate) fn small_mappings_bytes(pid: u32) -> Result<u64, Error> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps"));
-    let text = text.map_err(|error| Error::system("the target's memory", error))?;
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps")).doing("the target's memory")?;
     Ok(parse_small_mappings_bytes(&text))
 }
 
@@ -104,8 +102,7 @@ fn parse_small_mappings_bytes(text: &str) -> u64 {
 
 /// Memory available to new programs (`MemAvailable`), bytes.
 pub(crate) fn available_bytes() -> Result<u64, Error> {
-    let text = fs::read_to_string("/proc/meminfo");
-    let text = text.map_err(|error| Error::system("free memory", error))?;
+    let text = fs::read_to_string("/proc/meminfo").doing("free memory")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
     let kib = line.and_then(|kib| kib.trim().parse::<u64>().ok());
     kib.map(|kib| kib * 1024).ok_or_else(|| Error::system("free memory", io::ErrorKind::InvalidData.into()))

@@ -253,23 +253,17 @@ impl Study {
             "bars": bars.collect::<Vec<_>>(),
             "cells": self.measured.cells.iter().map(cell).collect::<Vec<_>>(),
         });
-        if let Some(machine) = &self.target_machine {
-            results["target_machine"] = json!(machine);
-        }
-        if let Some(only_here) = &self.only_here {
-            results["only_here"] = json!(only_here);
-        }
-        if let Some(disturbance) = self.disturbance() {
-            results["disturbance"] = json!(disturbance);
-        }
-        if let Some(conditions) = &self.conditions {
-            results["conditions"] = json!(conditions);
-        }
-        if !self.seen.is_empty() {
-            results["seen"] = json!(self.seen);
-        }
-        if !self.lacking.is_empty() {
-            results["lacking"] = json!(self.lacking);
+        for (name, value) in [
+            ("target_machine", json!(self.target_machine)),
+            ("only_here", json!(self.only_here)),
+            ("disturbance", json!(self.disturbance())),
+            ("conditions", json!(self.conditions)),
+            ("seen", json!(self.seen)),
+            ("lacking", json!(self.lacking)),
+        ] {
+            if value != Value::Null && value != json!([]) {
+                results[name] = value;
+            }
         }
         for (name, detail) in &self.details {
             results[name] = detail.clone();

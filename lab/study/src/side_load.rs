@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use linux::{CoreList, pin, step_back};
 
 use crate::bench::{Bench, Cores};
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// The place of the threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum Place {
 impl Place {
     /// The place on this bench.
     pub(crate) fn of(bench: &Bench) -> Result<Self, Error> {
-        let allowed = CoreList::allowed().map_err(|error| Error::system("the cores", error))?;
+        let allowed = CoreList::allowed().doing("the cores")?;
         // A study server has the target's core on its own machine.
         let cores =
             bench.cores.map(|Cores { host, target }| (host, if bench.is_remote() { host } else { target }));
@@ -61,7 +61,7 @@ impl Place {
             Self::Shared(core) => pin(*core).and_then(|()| step_back()),
             Self::Anywhere => Ok(()),
         };
-        moved.map_err(|error| Error::system("place a thread", error))
+        moved.doing("place a thread")
     }
 }
 

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Entries of the kernel's table of flows, and of each queue's: as its documentation advises for a few thousand flows.
 const FLOW_TABLE: (&str, &str) = ("32768", "4096");
@@ -83,8 +83,7 @@ impl SteeredDevice<'_> {
         let apply = self.adq(&["apply", "--config", "/dev/stdin", "-o", "json"]);
         let applied = run(&apply, Some(&layout))?;
         let setting = Setting { undo: vec![self.adq(&["remove", "--interface", self.interface])] };
-        let applied: serde_json::Value =
-            serde_json::from_str(&applied).map_err(|error| Error::system("nvlane adq", error.into()))?;
+        let applied: serde_json::Value = serde_json::from_str(&applied).doing("nvlane adq")?;
         let means = applied["plan"]["layout"]["means"].as_str().unwrap_or("unknown").to_owned();
         Ok((setting, means))
     }
@@ -106,8 +105,7 @@ impl SteeredDevice<'_> {
 
     /// Turns on aRFS.
     pub(crate) fn turn_on_arfs(&self) -> Result<Setting, Error> {
-        let before = fs::read_to_string(FLOW_TABLE_PATH);
-        let before = before.map_err(|error| Error::system("aRFS: the kernel's table of flows", error))?;
+        let before = fs::read_to_string(FLOW_TABLE_PATH).doing("aRFS: the kernel's table of flows")?;
         let switch = if features(self.launcher, self.interface)?.is_on { "on" } else { "off" };
         let counts = run(&self.for_each_queue("cat \"$queue/rps_flow_cnt\"", &[]), None)?;
         let counts: Vec<&str> = counts.lines().collect();

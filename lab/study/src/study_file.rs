@@ -12,7 +12,7 @@ use peer::port::free_address;
 use crate::bench::{Bench, Load, Times};
 use crate::cell::Values;
 use crate::distribution::Distribution;
-use crate::error::Error;
+use crate::error::{Doing, Error};
 use crate::file_target::FileTarget;
 use crate::file_target_kind::FileTargetKind;
 use crate::remote::target::Numbered;
@@ -120,7 +120,7 @@ fn serve_here(
     bench: &Bench,
     core_count: u32,
 ) -> Result<FileTarget, Error> {
-    let free = free_address().map_err(|error| Error::system("a port for the target", error))?;
+    let free = free_address().doing("a port for the target")?;
     let mut cores = bench.target_side(core_count);
     if cores.is_empty() {
         cores.push(0);

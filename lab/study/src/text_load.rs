@@ -15,7 +15,7 @@ use peer::memcached::{Client, Command};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Bytes of a value.
 const VALUE: &str = "0123456789abcdef0123456789abcdef";
@@ -183,8 +183,7 @@ pub(crate) fn fill(place: SocketAddr, protocol: Protocol, keys: u64) -> Result<(
 }
 
 fn connect(place: SocketAddr) -> Result<Connection, Error> {
-    let client =
-        Client::connect(place, PATIENCE).map_err(|error| Error::system("connect to a server", error))?;
+    let client = Client::connect(place, PATIENCE).doing("connect to a server")?;
     // As in loads on lanes: otherwise half of the cost of pacing would be the server's.
     reactor::suit_loopback(client.stream(), Some(place));
     Ok(Connection { client, awaited: None, is_at_start: false })
@@ -197,13 +196,12 @@ impl Connection {
         };
         self.awaited = Some((count, since));
         self.is_at_start = true;
-        self.client.stream().write_all(request).map_err(|error| Error::system("ask a server", error))
+        self.client.stream().write_all(request).doing("ask a server")
     }
 
     /// Receives bytes. Returns whether the answer is complete.
     fn take(&mut self, answer: Answer, buffer: &mut [u8]) -> Result<bool, Error> {
-        let count =
-            self.client.stream().read(buffer).map_err(|error| Error::system("a server's answer", error))?;
+        let count = self.client.stream().read(buffer).doing("a server's answer")?;
         if count == 0 {
             return Err(Error::system("a server's answer", io::ErrorKind::UnexpectedEof.into()));
         }
@@ -236,7 +234,7 @@ pub(crate) fn run(
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if let Some(core) = core {
-                linux::pin(core).map_err(|error| Error::system("pin the load's thread", error))?;
+                linux::pin(core).doing("pin the load's thread")?;
             }
             drive(place, protocol, load, &mut on_edge, is_stopped)
         });
@@ -346,7 +344,7 @@ impl Readiness {
             }
             Ok(set)
         };
-        let set = open().map_err(|error| Error::system("watch a server's connections", error.into()))?;
+        let set = open().doing("watch a server's connections")?;
         Ok(Self { set, events: Vec::with_capacity(connections.len().clamp(1, READY_COUNT_MAX)) })
     }
 

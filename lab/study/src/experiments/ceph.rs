@@ -178,7 +178,7 @@ impl Fio<'_> {
         command.args(what.split(' '));
         command.arg(format!("--pool={}", self.pool)).arg(format!("--rbdname={}", self.image));
         command.arg(format!("--size={MIB}M")).args(arguments);
-        let output = command.output().map_err(|error| Error::system("cannot run fio", error))?;
+        let output = command.output().doing("cannot run fio")?;
         if output.status.success() {
             return Ok(output);
         }

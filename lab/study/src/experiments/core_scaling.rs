@@ -202,7 +202,7 @@ impl Experiment for CoreScaling {
 impl CoreScaling {
     /// The processor time of a target with this number of reactors, which share a namespace in RAM.
     fn measure_reactors(&mut self, count: u32, load: Load, bench: &Bench) -> Result<Values, Error> {
-        let allowed = CoreList::allowed().map_err(|error| Error::system("the cores", error))?;
+        let allowed = CoreList::allowed().doing("the cores")?;
         let Some(division) = Division::of(allowed.cores(), count as usize) else { return Ok(Values::new()) };
         let mut load = Load { cores: division.load, ..load };
         load.options.tuning.spin = Duration::ZERO;

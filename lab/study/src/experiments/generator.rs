@@ -107,7 +107,7 @@ fn ours(bench: &Bench, depth: u32) -> Result<Values, Error> {
         let mut in_flight: Vec<Operation> = Vec::with_capacity(depth as usize);
         generator.start(now_ns());
         let measured_from_ns = generator.measured_from_ns().unwrap_or(0);
-        let cpu_time = || cpu::of_thread().map_err(|error| Error::system("read processor time", error));
+        let cpu_time = || cpu::of_thread().doing("read processor time");
         let mut used_before = None;
         while !generator.is_over() {
             let now = now_ns();
@@ -146,7 +146,7 @@ fn fio(bench: &Bench, depth: u32) -> Result<Values, Error> {
     if let Some(cores) = bench.cores {
         command.arg(format!("--cpus_allowed={}", cores.host));
     }
-    let output = command.output().map_err(|error| Error::system("cannot run fio", error))?;
+    let output = command.output().doing("cannot run fio")?;
     let result = serde_json::from_slice(&output.stdout).ok().and_then(|json| parse_fio(&json));
     result.ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);

@@ -210,8 +210,7 @@ impl KvCache {
                 sleep(KILLED_AT);
                 let pid = i32::try_from(victim.pid()?).ok().and_then(Pid::from_raw);
                 let pid = pid.ok_or_else(|| Error::Target("has no process".into()))?;
-                kill_process(pid, Signal::KILL)
-                    .map_err(|error| Error::system("kill a target", error.into()))?;
+                kill_process(pid, Signal::KILL).doing("kill a target")?;
                 drop(victim);
                 sleep(STARTED_AT.saturating_sub(began.elapsed()));
                 bench.serve_with(again.clone())

@@ -112,7 +112,7 @@ impl Experiment for KvClients {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let count = cell.word("count");
-        let allowed = CoreList::allowed().map_err(|error| Error::system("the cores", error))?;
+        let allowed = CoreList::allowed().doing("the cores")?;
         self.core_count = allowed.cores().len();
         let Some(division) = Division::of(allowed.cores(), count as usize) else { return Ok(Values::new()) };
         if self.seen.is_none() {

@@ -129,7 +129,7 @@ impl Experiment for KvScaling {
                 Division::apart(cores, &bench.host_cores, count as usize)
             }
             None => {
-                let allowed = CoreList::allowed().map_err(|error| Error::system("the cores", error))?;
+                let allowed = CoreList::allowed().doing("the cores")?;
                 self.core_count = allowed.cores().len();
                 Division::of(allowed.cores(), count as usize)
             }

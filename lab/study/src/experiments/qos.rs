@@ -111,8 +111,7 @@ const NOISY: u8 = 2;
 impl Controlled {
     fn start(bench: &Bench, reactors: u32) -> Result<Self, Error> {
         let directory = tempfile::Builder::new().prefix("nvlane-study-").tempdir();
-        let directory =
-            directory.map_err(|error| Error::system("a directory for the control socket", error))?;
+        let directory = directory.doing("a directory for the control socket")?;
         let socket = directory.path().join("control.sock").display().to_string();
         let mut options = ServedOptions::of(["null:1T"]);
         options.arguments = vec!["--control".into(), socket];
@@ -129,7 +128,7 @@ impl Controlled {
         let socket = self.directory.path().join("control.sock");
         let output =
             Command::new(&bench.program).arg("ctl").arg("--control").arg(socket).args(words).output();
-        let output = output.map_err(|error| Error::system("nvlane ctl", error))?;
+        let output = output.doing("nvlane ctl")?;
         match output.status.success() {
             true => Ok(()),
             false => Err(Error::Target(format!("refuses: {}", String::from_utf8_lossy(&output.stderr)))),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use load::random::Prng;
 
-use crate::experiment::Error;
+use crate::error::{Doing, Error};
 
 /// A request for a key; a miss stores its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Requests {
 
     /// A trace in the format that libCacheSim calls oracleGeneral: 24 bytes per request.
     fn read(path: &Path) -> Result<Self, Error> {
-        let bytes = std::fs::read(path).map_err(|error| Error::system("read a trace", error))?;
+        let bytes = std::fs::read(path).doing("read a trace")?;
         let mut keys = HashMap::new();
         let (records, rest) = bytes.as_chunks::<24>();
         if !rest.is_empty() || records.is_empty() {

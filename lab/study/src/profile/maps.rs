@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Name of the mapping with the kernel's code for programs, such as reading the clock.
 pub(super) const VDSO: &str = "[vdso]";
@@ -26,7 +26,7 @@ impl Maps {
     /// Those of a live process.
     pub(crate) fn of(pid: u32) -> Result<Self, Error> {
         let text = fs::read_to_string(format!("/proc/{pid}/maps"));
-        Ok(Self::parse(&text.map_err(|error| Error::system("the mappings of a process", error))?))
+        Ok(Self::parse(&text.doing("the mappings of a process")?))
     }
 
     pub(super) fn parse(text: &str) -> Self {

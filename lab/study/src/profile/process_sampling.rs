@@ -6,7 +6,7 @@ use std::io;
 use super::maps::Maps;
 use super::resolver::{Placed, Resolver};
 use super::samples::{Samples, Scope};
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Buffer of the samples of a thread, bytes: those of a tenth of a second and more.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -35,8 +35,7 @@ pub(crate) struct ProcessSampling {
 impl ProcessSampling {
     /// Starts with the threads that the process has now and whose name is wanted.
     pub(crate) fn start(pid: u32, scope: Scope, is_wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task"));
-        let tasks = tasks.map_err(|error| Error::system("the threads of a process", error))?;
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).doing("the threads of a process")?;
         let mut threads = Vec::new();
         for task in tasks.flatten() {
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();

@@ -16,7 +16,7 @@ use super::protocol::{
     MachineDescription, REPLY_BYTES_MAX, Reply, Request, TOKEN_PURPOSE, challenge_of, data_address,
     own_version,
 };
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Time for a server to accept a connection, s.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -194,7 +194,7 @@ impl ServerConnection {
             }
         };
         let builder = std::thread::Builder::new().name("nvlane-study".into());
-        builder.spawn(work).map(drop).map_err(|error| Error::system("start a thread", error))
+        builder.spawn(work).map(drop).doing("start a thread")
     }
 }
 

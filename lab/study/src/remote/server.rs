@@ -10,7 +10,7 @@ use super::occupancy::Occupancy;
 pub use super::settings::{Event, ServerSettings};
 use super::unproven::Unproven;
 use super::{device, session};
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Threads of connections at a time. More connections wait to be accepted: threads that end make room.
 const THREAD_COUNT_MAX: usize = 256;
@@ -37,18 +37,18 @@ impl StudyServer {
     /// The address cannot be listened on; [`Error::Lacking`]: studies cannot have the interface that the settings name.
     pub fn bind(settings: ServerSettings) -> Result<Self, Error> {
         device::check(&settings)?;
-        let bind = || {
+        let bind = || -> std::io::Result<TcpListener> {
             let listener = TcpListener::bind(settings.listen)?;
             listener.set_nonblocking(true)?;
             Ok(listener)
         };
-        let listener = bind().map_err(|error| Error::system("cannot listen for studies", error))?;
+        let listener = bind().doing("cannot listen for studies")?;
         Ok(Self { listener, settings, occupancy: Occupancy::default(), unproven: Unproven::default() })
     }
 
     /// Its address.
     pub fn address(&self) -> Result<SocketAddr, Error> {
-        self.listener.local_addr().map_err(|error| Error::system("the address of the server", error))
+        self.listener.local_addr().doing("the address of the server")
     }
 
     /// Its settings.

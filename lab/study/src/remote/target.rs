@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::connection::ServerConnection;
 use super::protocol::{Request, SentKeys, StartTarget, Started};
 use super::sampling::RemoteSampling;
-use crate::error::Error;
+use crate::error::{Doing, Error};
 use crate::served_options::{KeyFiles, ServedOptions};
 use crate::target_options::NamespaceKind;
 
@@ -114,7 +114,7 @@ impl RemoteTarget {
 fn sent_keys(files: &KeyFiles) -> Result<SentKeys, Error> {
     let read = |path| {
         let text = std::fs::read_to_string(path);
-        text.map(|text| text.trim().to_owned()).map_err(|error| Error::system("a file with a key", error))
+        text.map(|text| text.trim().to_owned()).doing("a file with a key")
     };
     Ok(SentKeys { tls_key: read(&files.tls_key)?, secret: read(&files.secret)?, access: files.access })
 }

@@ -224,7 +224,7 @@ impl Neighbour {
             command.args(["-c", &cores.host.to_string()]);
         }
         let load = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let load = load.map_err(|error| Error::system("cannot start the neighbour's load", error))?;
+        let load = load.doing("cannot start the neighbour's load")?;
         Ok(Self { load, _served: served })
     }
 

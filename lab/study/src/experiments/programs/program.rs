@@ -214,7 +214,7 @@ fn postgresql() -> Option<PathBuf> {
 }
 
 fn make(directory: &Path) -> Result<(), Error> {
-    std::fs::create_dir_all(directory).map_err(|error| Error::system("make a directory", error))
+    std::fs::create_dir_all(directory).doing("make a directory")
 }
 
 fn whole_seconds(bench: &Bench) -> u64 {
@@ -312,8 +312,7 @@ fn pgbench(directory: &Path, bench: &Bench) -> Result<Done, Error> {
     let is_new = !data.exists();
     if is_new {
         make(directory)?;
-        chown(directory, Some(USER), Some(USER))
-            .map_err(|error| Error::system("give a directory away", error))?;
+        chown(directory, Some(USER), Some(USER)).doing("give a directory away")?;
         let mut command = of_server("initdb");
         command.args(["--username=nvlane", "--auth=trust", "--no-sync", "--locale=C", "-D"]).arg(&data);
         finish(&mut command, bench)?;
@@ -323,7 +322,7 @@ fn pgbench(directory: &Path, bench: &Bench) -> Result<Done, Error> {
     command.args(["-h", ""]);
     command.args("-c shared_buffers=16MB -c autovacuum=off -c log_min_messages=fatal".split(' '));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let server = command.spawn().map_err(|error| Error::system("start PostgreSQL", error))?;
+    let server = command.spawn().doing("start PostgreSQL")?;
     let server = Server(Running(server));
     let until = Instant::now() + SERVER_TIME;
     while finish(&mut of_server("pg_isready"), bench).is_err() {

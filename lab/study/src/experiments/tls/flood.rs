@@ -145,7 +145,7 @@ fn closed(bench: &Bench, keys: &Keys) -> Load {
 fn run(bench: &Bench, served: &Served, load: Load, steps_back: bool) -> Result<Values, Error> {
     let measured = on_core(None, || {
         if steps_back {
-            step_back().map_err(|error| Error::system("lower the load's priority", error))?;
+            step_back().doing("lower the load's priority")?;
         }
         let mut values = values(&bench.run(served, load)?.report);
         let spun = values.get("host_us").filter(|us| **us > 0.0).map(|us| 1e6 / us);
@@ -222,7 +222,7 @@ struct Attack {
 
 impl Attack {
     fn new(address: &Address, keys: &Keys) -> Result<Self, Error> {
-        let places = address.resolve().map_err(|error| Error::system("the target's address", error))?;
+        let places = address.resolve().doing("the target's address")?;
         let (place, subsystem) = places
             .first()
             .copied()
@@ -245,7 +245,7 @@ impl Attack {
     /// Whether the target has computed. Where others have all cores, it may not in time.
     fn once(&self) -> Result<bool, Error> {
         let mut random = [0; RANDOM_BYTES];
-        Randomness::System.fill(&mut random).map_err(|error| Error::system("random numbers", error))?;
+        Randomness::System.fill(&mut random).doing("random numbers")?;
         let mut machine =
             HostAuthentication::new(self.settings.clone(), 1, Fresh::new(&random, NonZeroU32::MIN));
         let negotiate = machine.next_send().expect("the first message");
