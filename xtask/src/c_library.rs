@@ -12,7 +12,6 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::command::{cargo, is_installed, output_of, program, root, run, target_dir, text_of};
 use crate::deps;
 
-/// The crate.
 const CRATE: &str = "crates/bindings/c-library";
 
 /// Its package, and the static library that cargo makes of it.

@@ -112,7 +112,6 @@ struct Association {
     is_ending: bool,
 }
 
-/// The host.
 pub(crate) struct SeparateHost {
     actor: Actor,
     settings: SeparateSettings,

@@ -63,14 +63,16 @@ pub(crate) enum Event {
     Dialled(usize),
     /// A disk operation does its next part.
     DiskPart(u64),
-    /// It ends.
     DiskEnd(u64),
     /// The next fault of the list.
     Fault(usize),
     /// The target starts again.
     Start,
     /// A process that starts, a second one or not, tries to lock its storage until then.
-    Lock { until_ns: u64, is_rival: bool },
+    Lock {
+        until_ns: u64,
+        is_rival: bool,
+    },
     /// The process that serves is killed, for one that waits.
     Oust,
     /// The operator reopens the namespace.
@@ -134,7 +136,6 @@ pub(crate) struct Shared {
     slowed: BTreeMap<(&'static str, Option<Actor>), u64>,
     /// Other faults that have cost hosts a connection, the one that has this thread or all, and until when, ns.
     lost: BTreeMap<(&'static str, Option<Actor>), u64>,
-    /// Findings.
     pub(crate) findings: Vec<String>,
 }
 

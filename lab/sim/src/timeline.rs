@@ -19,7 +19,6 @@ pub(crate) enum About {
     Block(u64),
     /// Blocks on the disk.
     Disk(std::ops::Range<u64>),
-    /// A flush of the disk.
     DiskFlush,
 }
 

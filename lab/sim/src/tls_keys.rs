@@ -5,7 +5,6 @@ use subsystem::config::TlsPolicy;
 use crate::keys::OTHER_KEY;
 use crate::tls_right::{Channel, Right};
 
-/// The number of the key.
 #[derive(Debug, Default)]
 pub(crate) struct TlsKeys {
     pub(crate) current: u8,

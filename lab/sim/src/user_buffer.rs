@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use host_core::DataBuffer;
 
-/// A buffer of a user.
 #[derive(Debug, Default)]
 pub(crate) struct UserBuffer {
     pub(crate) bytes: Vec<u8>,

@@ -82,7 +82,6 @@ pub(crate) fn nearly_all(percent: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A number of bytes.
 pub(crate) fn bytes(value: f64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (value, 0);

@@ -43,7 +43,6 @@ impl Transport {
     }
 }
 
-/// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RdmaDevice {
     name: String,

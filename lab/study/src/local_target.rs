@@ -25,7 +25,6 @@ pub(crate) struct LocalTarget {
     pub(crate) memcached: Option<SocketAddr>,
 }
 
-/// The command line.
 fn command_line(options: &ServedOptions, program: &Path, state: Option<&Path>) -> Command {
     let mut words = options.launcher.iter();
     let mut command = match words.next() {

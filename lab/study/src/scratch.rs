@@ -37,7 +37,6 @@ impl ScratchFile {
         Ok(scratch)
     }
 
-    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -17,7 +17,6 @@ const MEMORY_MIB: u64 = 1024;
 /// Name of the host's program.
 pub(crate) const HOST_PROGRAM: &str = "spdk_nvme_perf";
 
-/// The program of the host.
 pub(crate) fn host_program() -> Result<PathBuf, String> {
     program(HOST_PROGRAM)
 }

@@ -103,7 +103,6 @@ impl SteeredDevice<'_> {
         run(&self.adq(&["plan", "--config", "/dev/stdin"]), Some(&layout)).map(drop)
     }
 
-    /// Turns on aRFS.
     pub(crate) fn turn_on_arfs(&self) -> Result<Setting, Error> {
         let before = fs::read_to_string(FLOW_TABLE_PATH).doing("aRFS: the kernel's table of flows")?;
         let switch = if features(self.launcher, self.interface)?.is_on { "on" } else { "off" };

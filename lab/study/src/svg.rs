@@ -38,7 +38,6 @@ const LINE: f64 = 22.0;
 const LETTER: f64 = 7.2;
 /// Most dots of a line.
 const DOTS_MAX: usize = 24;
-/// Number of colours.
 pub(crate) const COLOUR_COUNT: usize = 10;
 
 /// The colours of both schemes, by name.

@@ -48,7 +48,6 @@ pub(crate) enum Kind {
     Increment,
 }
 
-/// A load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TextLoad {
     pub(crate) kind: Kind,
@@ -100,7 +99,6 @@ pub(crate) fn value_answer() -> Vec<u8> {
 enum Answer {
     /// A number of bytes, and the first of them.
     Bytes(usize, &'static [u8]),
-    /// A number of lines.
     Lines(usize),
 }
 

@@ -40,7 +40,6 @@ const RETURN_LIMIT: Duration = Duration::from_secs(35);
 /// Sampling interval of the target's resources.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Options of a flood.
 #[derive(Clone, Debug)]
 pub(crate) struct FloodOptions {
     /// Attacks to run.

@@ -54,7 +54,6 @@ const FILE_NSIDS: [u32; 2] = [2, 3];
 const MEMORY_NSID: u32 = 4;
 const BASE_NSID_MAX: u32 = 5;
 
-/// Options of a soak.
 #[derive(Clone, Debug)]
 pub(crate) struct SoakOptions {
     pub(crate) time: Duration,

@@ -87,7 +87,6 @@ fn address(text: &str) -> Result<SocketAddr, Failure> {
     found.next().ok_or_else(|| wrong("no address".to_owned()))
 }
 
-/// The token in a file.
 pub(super) fn token_of_file(path: &Path) -> Result<AccessToken, Failure> {
     let failed = |reason: String| Failure::usage(format!("--token-file {}: {reason}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;

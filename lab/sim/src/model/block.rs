@@ -14,7 +14,6 @@ pub(super) const NEVER: u64 = u64::MAX;
 pub(super) enum WriteState {
     /// Not answered.
     Pending,
-    /// Done.
     Done,
     /// It may have been done.
     Perhaps,

@@ -6,7 +6,6 @@ use super::Crash;
 use super::pair::{Answer, Command, CommandOutcome, KeyState, Pair, Rules};
 use crate::pair_settings::{MemoryPressure, PairDurability, PairSettings};
 
-/// A finding.
 pub(crate) type Finding = String;
 
 /// Commands on one key that may be pending when another one begins: the orders of more are too many.

@@ -46,7 +46,6 @@ impl Machine {
         self == Self::First
     }
 
-    /// Its disk.
     pub(crate) fn disk(self) -> u64 {
         (!self.is_first()).into()
     }

@@ -15,7 +15,6 @@ const ELEMENTS: &str = "a key for each element";
 const FETCH: &str = "retrieve and store";
 const WAYS: [&str; 4] = [COMMAND, BATCH, ELEMENTS, FETCH];
 
-/// Number of vectors.
 const VECTOR_COUNT: u64 = 1000;
 
 /// Vectors updated at once.

@@ -100,7 +100,6 @@ fn options_of(number: u8) -> Options {
     Options::default().with_identity(Some(HostIdentity::from_uuid(Uuid::from_bytes([number; 16]))))
 }
 
-/// Its name.
 fn name_of(number: u8) -> String {
     format!("nqn.2014-08.org.nvmexpress:uuid:{}", Uuid::from_bytes([number; 16]))
 }

@@ -40,7 +40,6 @@ const TRACE: &str = "NVLANE_CACHE_TRACE";
 /// The name of [`Workload::Recorded`].
 pub(crate) const RECORDED: &str = "recorded";
 
-/// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
     /// The popularity stays.

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Layer {

@@ -51,7 +51,6 @@ impl FarCeiling {
         self.0.await_ready(READY_TIME).map_err(|error| failed(&error))
     }
 
-    /// Ends it.
     pub(super) fn end(self) -> Result<FarAccount, String> {
         self.0.end().map_err(|error| failed(&error))
     }

@@ -18,7 +18,6 @@ impl FarOthers {
         (std::process::id(), boot_id())
     }
 
-    /// Ends it.
     pub(super) fn end(&mut self, cores: &[usize]) -> Result<Others, String> {
         let before = self.0.take().ok_or("no count has begun")?;
         Ok(Census::now(&[]).others_since(&before, cores))

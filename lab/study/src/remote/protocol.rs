@@ -59,61 +59,37 @@ pub(crate) enum Request {
         target: u32,
     },
     /// Private memory of a target's process.
-    Memory {
-        /// Number of the target.
-        target: u32,
-    },
+    Memory { target: u32 },
     /// The content of a target's state file.
-    State {
-        /// Number of the target.
-        target: u32,
-    },
+    State { target: u32 },
     /// Memory of a target's process in mappings of less than 1 GiB.
-    SmallMappings {
-        /// Number of the target.
-        target: u32,
-    },
+    SmallMappings { target: u32 },
     /// Counters of a target's process, and of the device on which its packets arrive.
-    Counters {
-        /// Number of the target.
-        target: u32,
-    },
+    Counters { target: u32 },
     /// Steers the traffic of a target's memcached listener, or of its only other one, to its core until the target ends: if the
     /// operator of the server has named an interface for that. Answer: the means by which queues are separated: `software`
     /// if the device has no offload.
     Steer {
-        /// Number of the target.
         target: u32,
         /// The way of steering.
         by: Steering,
     },
     /// Ends a target.
-    Stop {
-        /// Number of the target.
-        target: u32,
-    },
+    Stop { target: u32 },
     /// Version of a server to compare with.
-    PeerVersion {
-        /// The kind.
-        kind: PeerKind,
-    },
+    PeerVersion { kind: PeerKind },
     /// Starts a server to compare with, on the first of the server's cores. It counts as a target, and is read and stopped
     /// like one.
     StartPeer {
-        /// The kind.
         kind: PeerKind,
         /// Memory for values, MiB.
         memory_mib: u32,
     },
     /// Whether the server can serve a file by a target of the kernel or of SPDK. Answer: facts about it for the reader, or
     /// the requirements.
-    FileTarget {
-        /// The kind.
-        kind: FileTargetKind,
-    },
+    FileTarget { kind: FileTargetKind },
     /// Serves the server's file by such a target. It counts as a target, and is read and stopped like one.
     StartFileTarget {
-        /// The kind.
         kind: FileTargetKind,
         /// Size of the file, bytes.
         bytes: u64,
@@ -232,7 +208,6 @@ pub(crate) struct StartFileLoad {
 pub(crate) struct StartCeiling {
     /// Operations in flight on all connections together.
     pub(crate) depth: u32,
-    /// Connections.
     pub(crate) connections: u32,
     /// Data of an operation, bytes.
     pub(crate) io_bytes: u32,

@@ -37,7 +37,6 @@ pub(crate) struct SpdkTarget {
     directory: TempDir,
 }
 
-/// Its program.
 pub(crate) fn program() -> Result<PathBuf, String> {
     super::program(PROGRAM)
 }

@@ -36,7 +36,6 @@ const POOL: &str = "soak";
 static NO_LIMITS: LazyLock<Value> =
     LazyLock::new(|| json!({ "iops": null, "burst_ms": null, "read_bytes_per_s": null, "min_iops": null }));
 
-/// The operator.
 pub(super) struct Operator {
     directory: PathBuf,
     metrics: SocketAddr,

@@ -228,7 +228,6 @@ impl Neighbour {
         Ok(Self { load, _served: served })
     }
 
-    /// Ends it.
     pub(super) fn end(mut self) -> Result<(), Error> {
         match self.load.try_wait() {
             Ok(None) => Ok(()),

@@ -22,7 +22,6 @@ use crate::kernel_nvme::host::KernelHost;
 use crate::process::run_ns;
 use crate::scratch::ScratchFile;
 
-/// A kind of path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathKind {
     /// A loop device on a file in memory: no network.
