@@ -249,7 +249,7 @@ typedef struct nvlane_namespace {
    */
   uint32_t transfer_bytes_max;
   /**
-   * Longest key, bytes; 0 for blocks. Lanes take 16 bytes at most.
+   * Longest key, bytes; 0 for blocks.
    */
   uint32_t key_bytes_max;
   /**

@@ -8,6 +8,7 @@ use host::wire::opcode::KvOpcode;
 use host::{Failure, Pin, Status, StoreAttributes};
 
 use crate::argument::{self, put, wanted};
+use crate::buffer::NO_ROOM;
 use crate::entry::{BROKEN, Guard, Handle, close, enter, give};
 use crate::error::{Error, NVLANE_ERROR_INTERNAL, NVLANE_ERROR_TRUNCATED, NVLANE_OK, Result, code_of};
 use crate::key_value::KeyValue;
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn nvlane_batch_get(
         enter(batch, |batch| {
             let key = argument::long_key(key, key_length)?;
             let room = match value_length(room) {
-                0 => return Err(Error::argument("room is 0: a get needs at least 1 byte")),
+                0 => return Err(NO_ROOM),
                 room => room,
             };
             let operation = Operation { room_bytes: room, ..Operation::on(KvOpcode::RETRIEVE, key) };

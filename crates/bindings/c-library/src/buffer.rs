@@ -8,6 +8,10 @@ use libc::iovec;
 use crate::argument::MEMORY_BYTES_MAX;
 use crate::error::{Error, NVLANE_ERROR_ARGUMENT, Result};
 
+/// The error of a get that has no room for a value.
+pub(crate) const NO_ROOM: Error =
+    Error::of_text(NVLANE_ERROR_ARGUMENT, c"room is 0: a get needs at least 1 byte");
+
 /// A piece of the caller's memory: not empty, and no longer than an object can be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
@@ -22,7 +26,8 @@ pub(crate) struct Piece {
 #[derive(Debug)]
 pub(crate) enum Buffer {
     One(Piece),
-    Several(Box<[Piece]>),
+    /// Pieces, each with its end in the list, bytes: a list may have a million pieces, and is asked for each.
+    Several(Box<[(usize, Piece)]>),
     /// Memory of the library: operations and outcomes of a batch.
     Own(Box<[u8]>),
 }
@@ -54,6 +59,14 @@ impl Buffer {
         piece.map(|piece| Some(Self::One(piece))).ok_or_else(missing)
     }
 
+    /// Memory of `room` bytes, at least 1, for a value.
+    pub(crate) fn room(start: *mut u8, room: usize) -> Result<Option<Self>> {
+        match room {
+            0 => Err(NO_ROOM),
+            _ => Self::one(start, room),
+        }
+    }
+
     /// Memory in the pieces of a list, which is not used after this call; `None` for no bytes.
     pub(crate) fn list(list: &[iovec]) -> Result<Option<Self>> {
         if let [only] = list {
@@ -67,18 +80,21 @@ impl Buffer {
             let (Some(piece), Some(sum)) = (piece, sum) else {
                 return Err(Error::argument(format_args!("entry {at} of the list is NULL or too long")));
             };
-            pieces.push(piece);
+            pieces.push((sum, piece));
             length = sum;
         }
-        Ok(match &pieces[..] {
-            [] => None,
-            [only] => Some(Self::One(*only)),
-            _ => Some(Self::Several(pieces.into())),
-        })
+        Ok((!pieces.is_empty()).then(|| Self::of(pieces)))
+    }
+
+    fn of(pieces: Vec<(usize, Piece)>) -> Self {
+        match pieces[..] {
+            [(_, only)] => Self::One(only),
+            _ => Self::Several(pieces.into()),
+        }
     }
 
     /// The part from `start` on, of `length` bytes, for one command of a long transfer.
-    pub(crate) fn cut(&self, mut start: usize, mut length: usize) -> Self {
+    pub(crate) fn cut(&self, start: usize, length: usize) -> Self {
         let pieces = match self {
             Self::One(piece) => return Self::One(piece.cut(start, length)),
             Self::Several(pieces) => pieces,
@@ -87,33 +103,29 @@ impl Buffer {
                 return Self::Own(bytes.get(..length).unwrap_or(bytes).into());
             }
         };
-        let mut cut = Vec::new();
-        for piece in pieces {
-            let part = piece.cut(start, length);
-            start = start.saturating_sub(piece.length);
-            if part.length > 0 {
-                length -= part.length;
-                cut.push(part);
+        let first = pieces.partition_point(|(end, _)| *end <= start);
+        let (mut cut, mut done) = (Vec::new(), 0);
+        for (end, piece) in &pieces[first..] {
+            if done == length {
+                break;
             }
+            let part = piece.cut(start + done - (end - piece.length), length - done);
+            done += part.length;
+            cut.push((done, part));
         }
-        match cut[..] {
-            [only] => Self::One(only),
-            _ => Self::Several(cut.into()),
-        }
+        Self::of(cut)
     }
 
     /// The piece that has byte `offset`, from there on.
-    fn at(&self, mut offset: usize) -> Piece {
+    fn at(&self, offset: usize) -> Piece {
         match self {
             Self::One(piece) => piece.cut(offset, usize::MAX),
             Self::Several(pieces) => {
-                for piece in pieces {
-                    if offset < piece.length {
-                        return piece.cut(offset, usize::MAX);
-                    }
-                    offset -= piece.length;
+                let index = pieces.partition_point(|(end, _)| *end <= offset);
+                match pieces.get(index) {
+                    Some((end, piece)) => piece.cut(offset - (end - piece.length), usize::MAX),
+                    None => Piece { start: NonNull::dangling(), length: 0 },
                 }
-                Piece { start: NonNull::dangling(), length: 0 }
             }
             Self::Own(_) => Piece { start: NonNull::dangling(), length: 0 },
         }
@@ -125,7 +137,7 @@ impl DataBuffer for Buffer {
     fn length(&self) -> usize {
         match self {
             Self::One(piece) => piece.length,
-            Self::Several(pieces) => pieces.iter().map(|piece| piece.length).sum(),
+            Self::Several(pieces) => pieces.last().map_or(0, |(end, _)| *end),
             Self::Own(bytes) => bytes.len(),
         }
     }

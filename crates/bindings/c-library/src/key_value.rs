@@ -246,7 +246,7 @@ pub unsafe extern "C" fn nvlane_get(
         enter(key_value, |key_value| {
             let key = argument::long_key(key, key_length)?;
             let room = room.min(key_value.namespace.paired_value_bytes_max() as usize);
-            let buffer = Buffer::one(buffer, room)?;
+            let buffer = Buffer::room(buffer, room)?;
             let full = key_value.retrieve(key, buffer, room)?;
             let full = usize::try_from(full).unwrap_or(usize::MAX);
             put(length, full);

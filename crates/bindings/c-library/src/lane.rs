@@ -450,7 +450,7 @@ pub unsafe extern "C" fn nvlane_lane_get(
             let key = argument::long_key(key, key_length)?;
             let namespace = lane.namespace.keys()?;
             let room = room.min(namespace.paired_value_bytes_max() as usize);
-            let buffer = Buffer::one(buffer, room)?;
+            let buffer = Buffer::room(buffer, room)?;
             let Some(short) = key_of_one_command(namespace, key, room) else {
                 let value = (buffer, value_length(room));
                 return lane.pairs.get(&mut lane.lane, (namespace, key), value, user);

@@ -126,7 +126,7 @@ pub struct NamespaceInfo {
     pub block_bytes: u32,
     /// Longest transfer of one command, or longest value, bytes.
     pub transfer_bytes_max: u32,
-    /// Longest key, bytes; 0 for blocks. Lanes take 16 bytes at most.
+    /// Longest key, bytes; 0 for blocks.
     pub key_bytes_max: u32,
     /// 0.
     pub reserved: u32,

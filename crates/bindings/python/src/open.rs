@@ -10,7 +10,7 @@ use host::{
     Address, Credentials, HostId, HostIdentity, HostKeys, InvalidSpread, Nqn, Options, ReconnectSettings,
     SpreadOptions, SpreadTarget,
 };
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -79,7 +79,10 @@ impl Arguments {
             let name: String = name.extract()?;
             let wrong = |error: PyErr| {
                 let py = value.py();
-                let made = pyo3::exceptions::PyTypeError::new_err(format!("{name}: {}", error.value(py)));
+                let made = match error.is_instance_of::<PyOverflowError>(py) {
+                    true => invalid(format!("{name}={value} is out of range")),
+                    false => PyTypeError::new_err(format!("{name}: {}", error.value(py))),
+                };
                 made.set_cause(py, Some(error));
                 made
             };
@@ -101,7 +104,7 @@ impl Arguments {
                 "fast_io_fail" => read.fast_io_fail = value.extract().map_err(wrong)?,
                 _ => {
                     let message = format!("there is no argument {name}: there are {}", NAMES.join(", "));
-                    return Err(pyo3::exceptions::PyTypeError::new_err(message));
+                    return Err(PyTypeError::new_err(message));
                 }
             }
         }

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -185,6 +187,34 @@ def test_invalid_arguments_say_which_and_why(keys: Target) -> None:
         ]:
             with pytest.raises(kind, match=words):
                 call()
+
+
+def test_options_out_of_range_are_named(keys: Target) -> None:
+    for option in [{"lanes": 1 << 70}, {"lanes": -1}, {"depth": 70_000}, {"depth": -1}]:
+        [(name, value)] = option.items()
+        with pytest.raises(ValueError, match=f"{name}={value}"):
+            nvlane.KeyValue(keys.address(1), **option)
+
+
+def test_a_process_without_threads_is_told_so(keys: Target) -> None:
+    """Where the system starts no thread (here: no memory for its stack), the error says that, and later calls find one."""
+    script = f"""
+import resource, nvlane
+cache = nvlane.KeyValue({keys.address(1)!r})
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), hard))
+for call in (lambda: cache.exists_many(["a"]), lambda: nvlane.KeyValue({keys.address(1)!r})):
+    try:
+        call()
+    except nvlane.ResourceError as error:
+        assert "cannot start a thread" in str(error) and error.errno == 11, error
+    else:
+        raise AssertionError("there was a thread")
+resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+assert cache.exists_many(["a-key-that-is-not-there"]) == [False]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_python_goes_on_beside_large_gets(keys: Target) -> None:

@@ -17,13 +17,19 @@ use crate::submit::RangeBytes;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vectored<T> {
     pieces: Vec<T>,
+    /// The end of each piece in the list, bytes: a list may have any number of pieces, and is asked for each.
+    ends: Vec<usize>,
 }
 
 impl<T: DataBuffer> Vectored<T> {
     /// A list of these buffers, in order.
     #[must_use]
     pub fn new(pieces: Vec<T>) -> Self {
-        Self { pieces }
+        let ends = pieces.iter().scan(0, |end, piece: &T| {
+            *end += piece.length();
+            Some(*end)
+        });
+        Self { ends: ends.collect(), pieces }
     }
 
     /// The buffers.
@@ -39,20 +45,16 @@ impl<T: DataBuffer> Vectored<T> {
     }
 
     /// The piece that contains byte `offset`, and the offset in it.
-    fn locate(&self, mut offset: usize) -> (usize, usize) {
-        for (index, piece) in self.pieces.iter().enumerate() {
-            if offset < piece.length() {
-                return (index, offset);
-            }
-            offset -= piece.length();
-        }
-        panic!("the offset is below the length")
+    fn locate(&self, offset: usize) -> (usize, usize) {
+        let index = self.ends.partition_point(|end| *end <= offset);
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        (index, offset - start)
     }
 }
 
 impl<T: DataBuffer> DataBuffer for Vectored<T> {
     fn length(&self) -> usize {
-        self.pieces.iter().map(DataBuffer::length).sum()
+        self.ends.last().copied().unwrap_or(0)
     }
 
     fn part(&self, offset: usize) -> &[u8] {
@@ -164,6 +166,9 @@ impl<B> Data<B> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -173,6 +178,27 @@ mod tests {
             bytes.extend_from_slice(buffer.part(bytes.len()));
         }
         bytes
+    }
+
+    #[test]
+    fn a_list_asks_its_pieces_for_their_length_once() {
+        struct Counted(Rc<Cell<u32>>);
+        impl DataBuffer for Counted {
+            fn length(&self) -> usize {
+                self.0.set(self.0.get() + 1);
+                1
+            }
+            fn part(&self, _: usize) -> &[u8] {
+                &[7]
+            }
+            fn part_mut(&mut self, _: usize) -> &mut [u8] {
+                unreachable!("nothing is received")
+            }
+        }
+        let count = Rc::default();
+        let list = Vectored::new((0..1000).map(|_| Counted(Rc::clone(&count))).collect());
+        assert_eq!(all(&list), [7; 1000]);
+        assert_eq!(count.get(), 1000);
     }
 
     proptest! {

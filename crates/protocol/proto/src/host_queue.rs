@@ -363,7 +363,10 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         command.in_transit += 1;
         let digest = self.agreement.digests.contains(Digests::DATA).then(|| {
             let mut digest = DataDigest::new();
-            for_each_part(buffer, range.start as usize..range.end as usize, |part| digest.update(part));
+            for_each_part(buffer, range.start as usize..range.end as usize, |part| {
+                digest.update(part);
+                true
+            });
             digest.finish()
         });
         self.caravan.push_payload(DataRange { slot, ends_window });
@@ -692,7 +695,10 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
                 Piece::Payload(data, range) => match &self.slots[usize::from(data.slot)].state {
                     SlotState::Live(Command { transfer: Transfer::ToController(buffer), .. }) => {
                         let mut goes_on = true;
-                        for_each_part(buffer, range, |part| goes_on = goes_on && each(part));
+                        for_each_part(buffer, range, |part| {
+                            goes_on = each(part);
+                            goes_on
+                        });
                         goes_on
                     }
                     _ => unreachable!("a command stays until its data is gone"),

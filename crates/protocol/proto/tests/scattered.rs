@@ -6,6 +6,7 @@
 #[allow(dead_code)] // Each test program uses its part.
 mod pdus;
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use nvlane_proto::HostQueue;
@@ -182,6 +183,36 @@ proptest! {
         // The buffer was told of each byte once.
         prop_assert_eq!(completion.buffer, Some(Pieces(Pieces::new(&lengths, &data).0, data.len())));
     }
+}
+
+#[test]
+fn a_send_that_is_full_asks_for_no_further_pieces() {
+    /// Bytes in pieces of one each, and how many were asked for.
+    struct Counted(Vec<u8>, Cell<usize>);
+    impl DataBuffer for Counted {
+        fn length(&self) -> usize {
+            self.0.len()
+        }
+        fn part(&self, offset: usize) -> &[u8] {
+            self.1.set(self.1.get() + 1);
+            &self.0[offset..=offset]
+        }
+        fn part_mut(&mut self, _: usize) -> &mut [u8] {
+            unreachable!("nothing is received")
+        }
+    }
+    let mut queue = connected(Dialect { digests: 0, alignment: 0 });
+    queue.set_in_capsule_bytes(4096);
+    let buffer = Counted(vec![7; 4096], Cell::new(0));
+    assert!(queue.submit(Sqe::new(1, Nsid::new(1)), Transfer::ToController(buffer), 1).is_ok());
+    queue.ring();
+    let mut count = 0;
+    queue.for_each_piece(|_| {
+        count += 1;
+        count < 11
+    });
+    let unfinished = queue.next_unfinished(wire::status::Status::HOST_PATHING_ERROR).unwrap();
+    assert_eq!(unfinished.buffer.map(|buffer| buffer.1.get()), Some(10), "behind one header");
 }
 
 #[test]

@@ -85,19 +85,21 @@ pub(super) fn fill<B: DataBuffer>(buffer: &mut B, mut offset: usize, mut bytes: 
     }
 }
 
-/// Calls `each` with the contiguous parts of a range.
+/// Calls `each` with the contiguous parts of a range until it returns false.
 #[inline(always)]
 #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the range lies in the buffer")]
 pub(super) fn for_each_part<'a, B: DataBuffer>(
     buffer: &'a B,
     range: Range<usize>,
-    mut each: impl FnMut(&'a [u8]),
+    mut each: impl FnMut(&'a [u8]) -> bool,
 ) {
     let mut at = range.start;
     while at < range.end {
         let part = buffer.part(at);
         let part = &part[..part.len().min(range.end - at)];
-        each(part);
+        if !each(part) {
+            return;
+        }
         at += part.len();
     }
 }
