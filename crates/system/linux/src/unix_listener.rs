@@ -7,8 +7,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -17,6 +18,9 @@ use crate::socket_option;
 
 /// Bytes of the socket's name that its first name begins with: `ss` shows that one.
 const SHOWN_BYTES: usize = 32;
+
+/// Time to wait for others that replace sockets in the same directory.
+const LOCK_LIMIT: Duration = Duration::from_secs(1);
 
 /// Why there is no listening socket.
 #[derive(Debug, thiserror::Error)]
@@ -62,28 +66,17 @@ pub fn listen(path: &Path, mode: u32, flags: SocketFlags, backlog: i32) -> Resul
     let early = EarlyName::bind(&socket, path)?;
     fs::set_permissions(&early.path, Permissions::from_mode(mode))?;
     rustix::net::listen(&socket, backlog)?;
-    loop {
-        // Unlike a rename, it replaces nothing.
-        match fs::hard_link(&early.path, path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error.into()),
-            Ok(()) => return Ok(socket),
-        }
-        check_stale(path)?;
-        let exchange = || renameat_with(CWD, &early.path, CWD, path, RenameFlags::EXCHANGE);
-        match exchange() {
-            Ok(()) => {
-                // Another process may have taken the name since it was checked.
-                return check_stale(&early.path).map(|()| socket).inspect_err(|_| {
-                    let _ = exchange();
-                });
-            }
-            Err(Errno::NOENT) => {}
-            // NFS exchanges no names.
-            Err(Errno::INVAL) => fs::remove_file(path)?,
-            Err(errno) => return Err(errno.into()),
-        }
+    // Of several that find the same stale socket, one replaces it, and the others see who did.
+    early.lock_directory();
+    match renameat_with(CWD, &early.path, CWD, path, RenameFlags::NOREPLACE) {
+        Ok(()) => return Ok(socket),
+        // NFS does not know the flag.
+        Err(Errno::EXIST | Errno::INVAL) => {}
+        Err(errno) => return Err(errno.into()),
     }
+    check_stale(path)?;
+    fs::rename(&early.path, path)?;
+    Ok(socket)
 }
 
 /// Checks that the file is a socket on which nobody listens.
@@ -118,14 +111,16 @@ fn connect(path: &Path) -> Result<OwnedFd, Errno> {
 struct EarlyName {
     /// By the open directory, so that it is short enough wherever that is.
     path: PathBuf,
-    _directory: OwnedFd,
+    directory: OwnedFd,
 }
 
 impl EarlyName {
     fn bind(socket: &OwnedFd, later: &Path) -> io::Result<Self> {
         let parent = later.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |how| rustix::fs::open(parent.unwrap_or(Path::new(".")), flags | how, Mode::empty());
+        // One that may not be read is not locked.
+        let directory = open(OFlags::RDONLY).or_else(|_| open(OFlags::PATH))?;
         let later = later.file_name().unwrap_or_default().as_bytes();
         let mut random = [0; 8];
         Randomness::System.fill(&mut random)?;
@@ -134,7 +129,17 @@ impl EarlyName {
         name.push(format!(".{:016x}", u64::from_ne_bytes(random)));
         let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
         rustix::net::bind(socket, &SocketAddrUnix::new(&path)?)?;
-        Ok(Self { path, _directory: directory })
+        Ok(Self { path, directory })
+    }
+
+    /// Locks the directory until the name is dropped. Waits for a limited time: any user who may read it can lock it as well.
+    fn lock_directory(&self) {
+        let until = Instant::now() + LOCK_LIMIT;
+        while flock(&self.directory, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN)
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
