@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use host::key_value::KeyValueNamespace;
-use host::{Failure, InvalidCommand, RefusedReason, Status};
+use host::{Failure, InvalidCommand, LinkError, RefusedReason, Status};
 
 /// Success.
 pub const NVLANE_OK: c_int = 0;
@@ -149,7 +149,9 @@ impl From<host::Error> for Error {
             | host::Error::WhichNamespace { .. }
             | host::Error::UnusableNamespace { .. } => NVLANE_ERROR_NAMESPACE,
             host::Error::System { .. } => NVLANE_ERROR_SYSTEM,
-            host::Error::GaveUp { .. } | host::Error::Ended => NVLANE_ERROR_UNREACHABLE,
+            host::Error::GaveUp { .. }
+            | host::Error::Ended
+            | host::Error::Link { cause: LinkError::Lost { .. }, .. } => NVLANE_ERROR_UNREACHABLE,
             _ => NVLANE_ERROR_CONNECTION,
         };
         Self::new(code, error)

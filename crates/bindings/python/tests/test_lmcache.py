@@ -57,6 +57,17 @@ def test_batches_are_stored_found_and_deleted(keys: Target) -> None:
     other.close()
 
 
+def test_each_key_has_one_buffer(keys: Target) -> None:
+    client = Client(keys.address(1))
+    for count in [0, 1, 3]:
+        buffers = [memoryview(bytearray(4)) for _ in range(count)]
+        with pytest.raises(ValueError, match=f"2 keys and {count} values"):
+            client.submit_batch_set(["one", "two"], buffers)
+        with pytest.raises(ValueError, match=f"2 keys and {count} buffers"):
+            client.submit_batch_get(["one", "two"], buffers)
+    client.close()
+
+
 def test_chunks_that_were_found_are_not_evicted_within_their_lease() -> None:
     # Half of a partition can be pinned, and all four keys may be of one partition.
     target = Target("kv:ram:16M")

@@ -83,13 +83,13 @@ class Client:
     def submit_batch_set(self, keys: Sequence[str], values: Sequence[memoryview]) -> int:
         """Stores values, each as a whole or not at all."""
         names, at = self._names(keys)
-        chosen = [values[index] for index in at]
+        chosen = _chosen(keys, values, "values", at)
         return self._submit(at, len(keys), True, self._client.set_many, names, chosen, ttl=self._ttl)
 
     def submit_batch_get(self, keys: Sequence[str], buffers: Sequence[memoryview]) -> int:
         """Fills buffers; a value of another length is a miss."""
         names, at = self._names(keys)
-        chosen = [buffers[index] for index in at]
+        chosen = _chosen(keys, buffers, "buffers", at)
         return self._submit(at, len(keys), False, self._client.get_many_into, names, chosen)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
@@ -336,6 +336,13 @@ def _names(prefix: str, keys: Sequence[str]) -> tuple[list[bytes], list[int]]:
     names = [(prefix + key).encode() for key in keys]
     at = [index for index, name in enumerate(names) if 1 <= len(name) <= KEY_BYTES_MAX]
     return [names[index] for index in at], at
+
+
+def _chosen(keys: Sequence[str], values: Sequence[memoryview], name: str, at: list[int]) -> list[memoryview]:
+    """The values at these places."""
+    if len(values) != len(keys):
+        raise ValueError(f"{len(keys)} keys and {len(values)} {name}: each key has one")
+    return [values[index] for index in at]
 
 
 def _at(values: Sequence[Any], at: Sequence[int], count: int, other: Any = False) -> list[Any]:
