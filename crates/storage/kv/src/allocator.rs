@@ -10,7 +10,7 @@ use memory::Chunk;
 pub use resize::ResizeStep;
 use resize::Resizing;
 
-use crate::arriving::{ArrivingBytes, Begun, bytes_to_arrive};
+use crate::arriving::{ArrivingBytes, Begun, bytes_to_begin};
 use crate::bucket::{Bucket, Kind};
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -116,20 +116,20 @@ impl<T: Touches> Allocator<T> {
         }
     }
 
-    /// Whether a value of this length may begin to arrive beside those that have begun.
-    pub(crate) fn may_begin(&self, value_bytes: usize) -> bool {
+    /// Whether a value of this length may begin to arrive, with `count` chunks, beside those that have begun.
+    pub(crate) fn may_begin(&self, value_bytes: usize, count: usize) -> bool {
         let arriving_bytes = self.arriving.get();
         arriving_bytes == 0
-            || arriving_bytes + bytes_to_arrive(value_bytes) <= self.pairs.arriving_bytes_max()
+            || arriving_bytes + bytes_to_begin(value_bytes, count) <= self.pairs.arriving_bytes_max()
     }
 
     /// Takes memory for the first `count` mebibytes of a value that begins to arrive.
     pub(crate) fn begin(&mut self, value_bytes: usize, count: usize) -> Begun {
-        if !self.may_begin(value_bytes) {
+        if !self.may_begin(value_bytes, count) {
             return Begun::Waits;
         }
         match self.take_chunks(count) {
-            Some(chunks) => Begun::Arrives(chunks, self.arriving.share(bytes_to_arrive(value_bytes))),
+            Some(chunks) => Begun::Arrives(chunks, self.arriving.share(bytes_to_begin(value_bytes, count))),
             None if self.pairs.heap.chunked.has_passing() => Begun::Waits,
             None => Begun::NoMemory,
         }

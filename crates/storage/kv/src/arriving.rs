@@ -1,7 +1,7 @@
-//! Values that are arriving: the share of memory that each may still need, counted so that those which have begun can end.
+//! Values that are arriving: the memory that each begins with, counted so that the rest stays for their ends and for other pairs.
 //!
-//! An arriving value takes its memory part by part. If each of several held a part and waited for the next one, none would end. So a
-//! value begins only while all that have begun, and this one, have room together; one that is alone begins in any case.
+//! A value begins only while what all that have begun began with, and what it begins with, have room together; one that is alone begins
+//! in any case. What a long value takes later is not counted: a host that announces values and sends none holds no more than that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memory::{CHUNK_BYTES, Chunk};
 
-/// What all arriving values of a partition may need.
+/// What all arriving values of a partition began with.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivingBytes(Arc<AtomicUsize>);
 
-/// The memory that an arriving value may need, counted until this is dropped, on any thread.
+/// The memory that an arriving value began with, counted until this is dropped, on any thread.
 pub struct ArrivingShare {
     bytes: usize,
     of: Arc<AtomicUsize>,
@@ -30,9 +30,10 @@ pub enum Begun {
     NoMemory,
 }
 
-/// Memory that a value takes while it arrives, bytes: the part behind its last whole mebibyte is received into a chunk, and copied.
-pub(crate) fn bytes_to_arrive(value_bytes: usize) -> usize {
-    value_bytes.next_multiple_of(CHUNK_BYTES) + value_bytes % CHUNK_BYTES
+/// Memory that a value begins with, bytes: chunks, and what the part behind its last whole mebibyte, which is received into one, is
+/// copied to.
+pub(crate) fn bytes_to_begin(value_bytes: usize, count: usize) -> usize {
+    count * CHUNK_BYTES + value_bytes % CHUNK_BYTES
 }
 
 impl ArrivingBytes {
@@ -84,15 +85,16 @@ mod tests {
         let mut processor = processor(Eviction::Clock);
         let first = begun(&mut processor, QUARTER);
         let second = begun(&mut processor, QUARTER);
-        assert!(!processor.may_begin(QUARTER));
+        assert!(!processor.may_begin(QUARTER, 1));
         assert!(matches!(processor.begin(QUARTER, 1), Begun::Waits));
         drop(first);
         let third = begun(&mut processor, QUARTER);
         drop((second, third));
-        // The longest value begins alone, and no other beside it.
-        let longest = begun(&mut processor, 3 * CHUNK_BYTES);
-        assert!(matches!(processor.begin(1, 1), Begun::Waits));
-        drop(longest);
+        // What a long value has not taken yet keeps no other from beginning.
+        let long = begun(&mut processor, 3 * CHUNK_BYTES);
+        let other = begun(&mut processor, QUARTER);
+        assert!(matches!(processor.begin(QUARTER, 1), Begun::Waits));
+        drop((long, other));
     }
 
     #[test]

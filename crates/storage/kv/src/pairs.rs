@@ -151,7 +151,7 @@ impl<T: Touches> Pairs<T> {
         self.heap.chunked.count_max.saturating_sub(leased_bytes / CHUNK_BYTES)
     }
 
-    /// Memory that values which arrive at the same time may take, bytes: three quarters of what can make way. The rest is for the
+    /// Memory that values which arrive at the same time may begin with, bytes: three quarters of what can make way. The rest is for the
     /// index, and for values that come in one piece.
     pub(crate) fn arriving_bytes_max(&self) -> usize {
         let leased_bytes = self.leases.as_ref().map_or(0, |leases| leases.bytes());

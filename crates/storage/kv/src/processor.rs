@@ -588,8 +588,8 @@ impl Processor {
 
     /// Whether a value of this length may [begin to arrive](Self::begin) beside those that have begun.
     #[must_use]
-    pub fn may_begin(&self, value_bytes: usize) -> bool {
-        self.writer.allocator.may_begin(value_bytes)
+    pub fn may_begin(&self, value_bytes: usize, count: usize) -> bool {
+        self.writer.allocator.may_begin(value_bytes, count)
     }
 
     /// Takes memory for the first `count` mebibytes of a value that begins to arrive.

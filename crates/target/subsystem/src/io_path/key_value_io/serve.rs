@@ -162,13 +162,14 @@ pub(crate) fn try_waiting(io: &mut impl Io<Message>, namespaces: &mut Attachment
     let mut blocked: Vec<NamespaceId> = Vec::new();
     for mut request in namespaces.waiting_values.take() {
         let namespace = request.namespace;
-        let Work::Act { action: KvAction::Reserve { progress, length, .. }, .. } = &mut request.work else {
+        let Work::Act { action: KvAction::Reserve { progress, length, count, .. }, .. } = &mut request.work
+        else {
             continue;
         };
         *progress = Progress::Begins;
         // Without a namespace it is refused.
         let may_begin = match partition_unread_of(namespaces, namespace) {
-            Some(partition) => partition.processor.may_begin(*length as usize),
+            Some(partition) => partition.processor.may_begin(*length as usize, *count),
             None => true,
         };
         if may_begin && !blocked.contains(&namespace) {
