@@ -17,6 +17,13 @@ pub(crate) const SEND_PIECES_MAX: usize = 64;
 
 const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
+/// Whether the other end has closed a connection.
+pub(crate) fn is_gone(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+    poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().intersects(gone)
+}
+
 /// A client's socket.
 #[derive(Debug)]
 pub(crate) struct ClientSocket<'a> {

@@ -1,32 +1,38 @@
 //! Lanes for threads of bridges.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
 use std::time::{Duration, Instant};
 
 use host::{Association, Command, DataBuffer, Error, InvalidCommand, Lane};
 
-/// Pause after a lane could not be connected.
+/// Pause after a lane could not be connected, and between looks whether one is still wanted.
 const LANE_PAUSE: Duration = Duration::from_millis(50);
 
-/// A lane of the association. While the target is lost, or about to be noticed as lost, it is tried again.
+/// A lane of the association. While the target is lost, or about to be noticed as lost, it is tried again, unless nobody wants
+/// it any more.
 ///
 /// # Errors
 /// The target has none left, or is not there at that time.
 pub(crate) fn connect_lane<B: DataBuffer>(
     association: &Association,
-    is_ending: &AtomicBool,
+    is_unwanted: impl Fn() -> bool,
     until: Instant,
 ) -> Result<Lane<B>, Error> {
     loop {
-        match association.lane() {
-            Err(Error::Link { .. })
-                if association.over().is_none()
-                    && !is_ending.load(Ordering::Relaxed)
-                    && Instant::now() < until =>
-            {
-                std::thread::sleep(LANE_PAUSE);
+        let failed = match association.lane_within(LANE_PAUSE) {
+            Ok(Some(lane)) => return Ok(lane),
+            Ok(None) => {
+                let cause = io::Error::from(io::ErrorKind::TimedOut).into();
+                Error::System { doing: "reach the lost target", cause }
             }
-            lane => return lane,
+            Err(error @ Error::Link { .. }) if association.over().is_none() => {
+                std::thread::sleep(LANE_PAUSE);
+                error
+            }
+            Err(error) => return Err(error),
+        };
+        if is_unwanted() || Instant::now() >= until {
+            return Err(failed);
         }
     }
 }

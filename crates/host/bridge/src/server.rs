@@ -17,7 +17,7 @@ use rustix::net::Shutdown;
 use security::tls::ServerCertificate;
 
 use crate::buffers::Buffer;
-use crate::client_socket::ClientSocket;
+use crate::client_socket::{ClientSocket, is_gone};
 use crate::connection::{self, ConnectionError};
 use crate::exports::{ExportSettings, Exports, NoExport};
 use crate::lanes::connect_lane;
@@ -338,12 +338,19 @@ impl Shared {
                     }
                     Progress::Chosen { index } => {
                         let Some((export, namespace)) = listed.into_iter().nth(index) else { break };
-                        let lane = match connect_lane(self.exports.association(), &self.is_ending, until) {
+                        let is_unwanted =
+                            || self.is_ending.load(Ordering::Relaxed) || is_gone(client.as_fd());
+                        let lane = match connect_lane(self.exports.association(), is_unwanted, until) {
                             Ok(lane) => lane,
                             Err(error) => {
                                 tracing::warn!(%client, %error, "NBD connection has no lane");
-                                let is_ending = self.exports.association().over().is_some();
-                                handshake.refuse("the bridge has no queue of the target left", is_ending);
+                                let association = self.exports.association();
+                                let why = if association.is_up() {
+                                    "the bridge has no queue of the target left"
+                                } else {
+                                    "the bridge has lost the target"
+                                };
+                                handshake.refuse(why, association.over().is_some());
                                 continue;
                             }
                         };

@@ -304,7 +304,23 @@ impl Association {
     /// # Errors
     /// As [`lane`](Self::lane).
     pub fn lane_of<B: DataBuffer>(&self, class: LaneClass) -> Result<Lane<B>, Error> {
-        let attachment = self.attachment()?;
+        self.lane_at(class, &self.attachment()?)
+    }
+
+    /// As [`lane`](Self::lane), but waits at most this long while the association is lost: `None` if it is not back by then.
+    ///
+    /// # Errors
+    /// As [`lane`](Self::lane).
+    pub fn lane_within<B: DataBuffer>(&self, limit: Duration) -> Result<Option<Lane<B>>, Error> {
+        let attachment = self.inner.state.wait_up(limit)?;
+        attachment.map(|attachment| self.lane_at(LaneClass::Default, &attachment)).transpose()
+    }
+
+    fn lane_at<B: DataBuffer>(
+        &self,
+        class: LaneClass,
+        attachment: &Arc<Attachment>,
+    ) -> Result<Lane<B>, Error> {
         let claim = self.claim(class, attachment.queue_pairs)?;
         let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
         let message =
@@ -316,7 +332,7 @@ impl Association {
         }
         let lane =
             Lane::new(&self.inner.options, self.inner.clock, mailbox, self.inner.mailbox.clone(), claim);
-        lane.connect(&attachment)
+        lane.connect(attachment)
     }
 
     /// The association that is up, or will be within the time that a lane may wait for it.

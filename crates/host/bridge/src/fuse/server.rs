@@ -81,7 +81,7 @@ impl FuseMount {
     ) -> Result<Self, FuseError> {
         let exports = Exports::new(association, settings.export.clone())?;
         let is_ending = AtomicBool::new(false);
-        let mut lane = connect_lane(exports.association(), &is_ending, Instant::now() + LANE_TIME)?;
+        let mut lane = connect_lane(exports.association(), || false, Instant::now() + LANE_TIME)?;
         let (mount, device) = Mount::new(
             place,
             MountSettings { is_read_only: settings.export.is_read_only, allow_other: settings.allow_other },

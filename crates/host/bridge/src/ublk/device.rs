@@ -182,10 +182,11 @@ impl UblkDevice {
             let (answer, answers) = channel();
             let work = move || {
                 let until = Instant::now() + LANE_TIME;
-                let mut lane: Lane<Data> = match connect_lane(&association, &is_ending, until) {
-                    Ok(lane) => lane,
-                    Err(error) => return drop(answer.send(Err(UblkError::Host(error)))),
-                };
+                let mut lane: Lane<Data> =
+                    match connect_lane(&association, || is_ending.load(Ordering::Relaxed), until) {
+                        Ok(lane) => lane,
+                        Err(error) => return drop(answer.send(Err(UblkError::Host(error)))),
+                    };
                 lane.share_flush_epoch(epoch);
                 let _ = answer.send(Ok(()));
                 let Some(queue) = begin_queue(&wait, &answer, &info, number) else { return };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use host::{Association, FlushEpoch, Namespace, Nsid};
 use linux::private_socket::PrivateSocket;
 use linux::socket_option::peer;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, recvmsg, shutdown};
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
 use super::config::Device;
 use super::session::{Session, Workers};
 use super::worker::{Settings, Worker};
+use crate::client_socket::is_gone;
 use crate::flush_ledger::SharedFlushes;
 use crate::lanes::connect_lane;
 
@@ -71,15 +71,6 @@ impl fmt::Debug for Shared {
 struct FrontEnd {
     socket: UnixStream,
     session: Arc<Mutex<Session>>,
-}
-
-impl FrontEnd {
-    /// Whether it has closed its connection.
-    fn is_gone(&self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
-        poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().intersects(gone)
-    }
 }
 
 /// The process at the other end of a socket.
@@ -184,7 +175,7 @@ impl Shared {
     fn admit(self: &Arc<Self>, socket: &UnixStream) {
         let mut front_end = self.lock();
         while let Some(other) = &*front_end {
-            if !other.is_gone() {
+            if !is_gone(other.socket.as_fd()) {
                 tracing::warn!(
                     process = process(socket),
                     connected = process(&other.socket),
@@ -297,7 +288,8 @@ impl Workers for Starter {
     fn start(&self, number: u16, settings: Settings) -> io::Result<Worker> {
         let (shared, epoch) = (Arc::clone(&self.shared), self.epoch.clone());
         let connect = move || {
-            let mut lane = connect_lane(&shared.association, &shared.is_ending, Instant::now() + LANE_TIME)?;
+            let is_ending = || shared.is_ending.load(Ordering::Relaxed);
+            let mut lane = connect_lane(&shared.association, is_ending, Instant::now() + LANE_TIME)?;
             lane.share_flush_epoch(epoch);
             Ok(lane)
         };

@@ -110,7 +110,7 @@ struct ExportArguments {
     #[arg(long, value_name = "[HOST:]PORT")]
     listen: Option<String>,
     /// Name of the export, for a single namespace. [default: none, the default export]
-    #[arg(long, value_name = "EXPORT", default_value = "", hide_default_value = true)]
+    #[arg(long, value_name = "EXPORT", default_value = "", hide_default_value = true, value_parser = export_name)]
     name: String,
     /// Refuse what changes data.
     #[arg(long)]
@@ -122,6 +122,14 @@ struct ExportArguments {
     /// shell.
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true)]
     run: Vec<String>,
+}
+
+/// NBD's strings have 4096 bytes at most.
+fn export_name(text: &str) -> Result<String, String> {
+    match text.len() {
+        0..=4096 => Ok(text.to_owned()),
+        bytes => Err(format!("it has {bytes} bytes: those of NBD have 4096 at most")),
+    }
 }
 
 pub(crate) fn nbd(arguments: &NbdArguments) -> Ended {

@@ -4,12 +4,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use bridge::nbd::{CommandFlags, ReplyForm, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::mistakes::code_soon;
-use crate::support::{Target, nvlane, run};
+use crate::support::{Target, nvlane, run, signal};
 
 /// A bridge of its own process, and its URIs.
 fn bridge(target: &Target, socket: &Path, exports: usize) -> (Child, Vec<String>) {
@@ -77,6 +78,30 @@ fn a_client_reads_what_it_wrote() {
     assert!(!socket.exists());
 }
 
+/// A client whose handshake waits for the target does not hold up the end.
+#[test]
+fn a_bridge_without_its_target_ends_at_once() {
+    let target = Target::serving(&["ram:1M"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("nbd.sock");
+    let mut command = nvlane();
+    command.args(["--log", "info", "attach", "nbd", &target.address, "--socket"]).arg(&socket);
+    let mut process = command.stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut log = BufReader::new(process.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    log.find(|line| line.contains("NBD export")).expect("it serves");
+    drop(target);
+    log.find(|line| line.contains("association lost")).expect("it notices");
+    let mut client = UnixStream::connect(&socket).expect("a bridge");
+    client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").expect("a peer");
+    client.read_exact(&mut [0; 18]).expect("a greeting");
+    // The bridge reads the option meanwhile. If it has not, it ends the sooner.
+    std::thread::sleep(Duration::from_millis(200));
+    signal(process.id(), Signal::TERM);
+    assert_eq!(process.wait().expect("it ends").code(), Some(0));
+    assert!(log.all(|line| !line.contains("are cut")), "the client was waited for");
+    assert_eq!(client.read(&mut [0; 1]).expect("an end"), 0);
+}
+
 #[test]
 fn each_namespace_is_an_export() {
     let target = Target::serving(&["ram:1M", "kv:ram:16M", "ram:2M?lba=512"]);
@@ -125,6 +150,8 @@ fn mistakes_are_told_before_anything_is_served() {
     let in_the_way = complaint(&["--socket", file.to_str().expect("text")], 2);
     assert!(in_the_way.contains("it is no socket"), "{in_the_way}");
     assert_eq!(std::fs::read_to_string(&file).expect("still there"), "precious");
+    let name = complaint(&["--name", &"n".repeat(4097), "--run", "true"], 2);
+    assert!(name.contains("4097 bytes") && name.contains("4096 at most"), "{name}");
     let help = run(["attach", "nbd", "--help"]).text();
     for word in ["NVLANE_DEVICE", "--fast-io-fail", "--dhchap-secret", "--tls-key", "nbd-client", "qemu-img"]
     {
