@@ -160,9 +160,16 @@ impl<R: Remote> RemoteStore<R> {
         let connected = place.connect(CONNECT_LIMIT).map_err(problem)?;
         let abilities = connected.abilities;
         let is_read_only = wants_read_only || abilities.is_read_only;
-        if abilities.block_bytes_min > block_bytes {
+        if !block_bytes.is_multiple_of(abilities.block_bytes_min.max(1)) {
             let needed = abilities.block_bytes_min;
             return Err(problem(format!("its blocks have {needed} bytes: give lba={needed}")));
+        }
+        // File offsets are signed.
+        if abilities.bytes > i64::MAX.cast_unsigned() {
+            return Err(problem(format!(
+                "it has {} bytes, more than any namespace can have",
+                abilities.bytes
+            )));
         }
         if abilities.bytes < block_bytes.into() {
             let remedy = "make it larger where its server is";

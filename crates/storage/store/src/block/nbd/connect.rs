@@ -204,7 +204,7 @@ impl Conversation {
                         size_and_flags = read_size(data).or(size_and_flags);
                     }
                     Some((kind, data)) if u16::from_be_bytes(*kind) == info::BLOCK_SIZE => {
-                        sizes = read_block_sizes(data).ok_or("the server told block sizes that are none")?;
+                        sizes = read_block_sizes(data)?;
                     }
                     _ => {}
                 },
@@ -263,13 +263,20 @@ fn read_size(data: &[u8]) -> Option<(u64, ExportFlags)> {
 }
 
 /// The minimum of a request and the maximum of its data, bytes.
-fn read_block_sizes(data: &[u8]) -> Option<(u32, u32)> {
-    let (minimum, rest) = data.split_first_chunk::<4>()?;
-    let maximum = rest.get(4..)?.first_chunk::<4>()?;
+fn read_block_sizes(data: &[u8]) -> Result<(u32, u32), Problem> {
+    let numbers = data.as_chunks::<4>().0;
+    let [minimum, _, maximum] = numbers else { return Err("the server told no block sizes".into()) };
     let (minimum, maximum) = (u32::from_be_bytes(*minimum), u32::from_be_bytes(*maximum));
-    let is_valid = minimum.is_power_of_two() && minimum <= PAYLOAD_BYTES_MIN && maximum >= PAYLOAD_BYTES_MIN;
+    if !minimum.is_power_of_two() || minimum > PAYLOAD_BYTES_MIN {
+        return Err(format!(
+            "its blocks have {minimum} bytes: a power of two up to {PAYLOAD_BYTES_MIN} is needed"
+        ));
+    }
+    if maximum < PAYLOAD_BYTES_MIN {
+        return Err(format!("its requests have {maximum} bytes at most: {PAYLOAD_BYTES_MIN} are needed"));
+    }
     // In units of which every block size is a part.
-    is_valid.then_some((minimum, maximum.min(PAYLOAD_BYTES_MAX) / PAYLOAD_BYTES_MIN * PAYLOAD_BYTES_MIN))
+    Ok((minimum, maximum.min(PAYLOAD_BYTES_MAX) / PAYLOAD_BYTES_MIN * PAYLOAD_BYTES_MIN))
 }
 
 /// The error of a call on the socket.

@@ -32,6 +32,10 @@ struct Manner {
     flush_fails: bool,
     /// What replaces the replies to reads.
     garbage: Option<Vec<u8>>,
+    /// A write there ends the connection.
+    end_at: Option<u64>,
+    /// A size that is not that of the disk.
+    told_bytes: Option<u64>,
     status: BlockStatus,
 }
 
@@ -98,6 +102,8 @@ impl Default for Manner {
             payload_bytes_max: 64 << 10,
             flush_fails: false,
             garbage: None,
+            end_at: None,
+            told_bytes: None,
             status: BlockStatus::True,
         }
     }
@@ -165,7 +171,7 @@ fn serve(mut client: UnixStream, shared: &SharedDisk<Manner>) -> io::Result<()> 
                 answer(&mut client, option, reply::ACK, &[])?;
             }
             option::GO if data[4..8] == *b"disk" => {
-                let size = shared.lock().current.len() as u64;
+                let size = manner().told_bytes.unwrap_or(shared.lock().current.len() as u64);
                 let flags = manner().flags.bits().to_be_bytes();
                 let info = [&info::EXPORT.to_be_bytes()[..], &size.to_be_bytes(), &flags].concat();
                 answer(&mut client, option, reply::INFO, &info)?;
@@ -189,6 +195,9 @@ fn serve(mut client: UnixStream, shared: &SharedDisk<Manner>) -> io::Result<()> 
         }
         let Some(mut disk) = shared.answering(|| false) else { return Ok(()) };
         let manner = disk.manner.clone();
+        if request.command == command::WRITE && manner.end_at == Some(request.offset) {
+            return client.shutdown(std::net::Shutdown::Both);
+        }
         let is_status = request.command == command::BLOCK_STATUS;
         if is_status && manner.status == BlockStatus::Silent {
             continue;
@@ -492,6 +501,21 @@ fn commands_end_within_the_deadline() {
     suite::commands_end_within_the_deadline::<Manner>();
 }
 
+/// The commands before it are repeated each time.
+#[test]
+fn a_request_whose_last_command_ends_each_connection_is_late_in_the_end() {
+    let manner = Manner { payload_bytes_max: 64 << 10, end_at: Some(64 << 10), ..Manner::default() };
+    let server = Server::new(manner);
+    server.resize(256 << 10 >> BLOCK.ilog2());
+    let mut settings = server.settings();
+    settings.place.deadline_s = 1;
+    let store: Arc<dyn BlockStore> = Arc::new(NbdStore::open(settings).unwrap());
+    let Some(mut rig) = Rig::attach(&store, EngineKind::Epoll) else { return };
+    assert_eq!(rig.write(0, &vec![1; 128 << 10]), Err(StoreError::Unreachable));
+    server.with(|disk| disk.manner.end_at = None);
+    suite::eventually("it does not go on", || rig.write(0, &vec![1; 128 << 10]).is_ok());
+}
+
 #[test]
 fn a_failed_flush_closes_the_namespace() {
     suite::a_failed_flush_closes_the_namespace::<Manner>();
@@ -536,6 +560,8 @@ fn an_export_may_grow_and_not_shrink() {
 fn what_cannot_be_served_is_refused_with_its_remedy() {
     let server = Server::new(Manner::default());
     let no_flush = Server::new(Manner { flags: ExportFlags::HAS_FLAGS, ..Manner::default() });
+    let small = Server::new(Manner { payload_bytes_max: 4096, ..Manner::default() });
+    let endless = Server::new(Manner { told_bytes: Some(1 << 63), ..Manner::default() });
     let memcached = tempfile::tempdir().unwrap();
     let stranger = UnixListener::bind(memcached.path().join("socket")).unwrap();
     let talks = std::thread::spawn(move || {
@@ -552,6 +578,8 @@ fn what_cannot_be_served_is_refused_with_its_remedy() {
         server.refusal(|settings| settings.block_bytes = Some(1000)),
         server.refusal(|settings| settings.block_bytes = Some(65536)),
         no_flush.refusal(|_| {}),
+        endless.refusal(|_| {}),
+        small.refusal(|_| {}),
     ];
     talks.join().unwrap().unwrap();
     insta::assert_snapshot!(refusals.join("\n"), @r"
@@ -561,6 +589,8 @@ fn what_cannot_be_served_is_refused_with_its_remedy() {
     a logical block cannot have 1000 bytes: take a power of two from 512 to 65536
     nbd+unix:///disk?socket=PATH is empty: make it larger where its server is
     nbd+unix:///disk?socket=PATH: its server has no flush, so nothing would ever be known to be durable: give readonly to serve it for reading
+    nbd+unix:///disk?socket=PATH: it has 9223372036854775808 bytes, more than any namespace can have
+    nbd+unix:///disk?socket=PATH: its requests have 4096 bytes at most: 65536 are needed
     ");
     let read_only = NbdStore::open(RemoteSettings { is_read_only: true, ..no_flush.settings() }).unwrap();
     assert!(read_only.geometry().is_read_only);

@@ -262,7 +262,7 @@ impl<R: Remote> RemoteBackend<R> {
                     shared.refute_map();
                 }
                 if !has_ended && !task.is_overdue {
-                    task.begun_ns = io.now_ns();
+                    task.begin_next(io.now_ns());
                     self.issue(slot);
                     return self.send(io);
                 }
@@ -272,7 +272,7 @@ impl<R: Remote> RemoteBackend<R> {
             None => {
                 let flushes = task.flushes();
                 if !task.advance(&link.abilities) && !task.is_overdue {
-                    task.begun_ns = io.now_ns();
+                    task.begin_next(io.now_ns());
                     self.issue(slot);
                     return self.send(io);
                 }

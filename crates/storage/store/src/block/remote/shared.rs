@@ -263,7 +263,7 @@ impl<R: Remote> Shared<R> {
         if is_less {
             return Err(format!("the server came back with less than it could before ({now:?})"));
         }
-        if now.block_bytes_min > self.block_bytes {
+        if !self.block_bytes.is_multiple_of(now.block_bytes_min.max(1)) {
             return Err(format!("its blocks have {} bytes now", now.block_bytes_min));
         }
         if now.bytes < self.bytes() {
@@ -273,6 +273,8 @@ impl<R: Remote> Shared<R> {
     }
 }
 
+/// Of storage that grows beyond what a namespace can have, the rest is not seen.
 fn whole_blocks(bytes: u64, block_bytes: u32) -> u64 {
+    let bytes = bytes.min(i64::MAX.cast_unsigned());
     bytes - bytes % u64::from(block_bytes)
 }

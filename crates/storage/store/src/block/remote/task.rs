@@ -53,6 +53,8 @@ pub(crate) struct Task<W: Wire> {
     pub(super) is_overdue: bool,
     /// Bytes of the range that earlier commands have done.
     done: u64,
+    /// The most that was ever done of it, its flush counted as a byte.
+    reached: u64,
     /// Its range is done, and is flushed.
     is_flushing: bool,
     /// Changes that its flush covers.
@@ -128,6 +130,7 @@ impl<W: Wire> Task<W> {
             search_count: 0,
             is_overdue: false,
             done: 0,
+            reached: 0,
             is_flushing: false,
             covered: 0,
             part: Part { verb: Verb::Flush, offset: 0, at: 0, bytes: 0, is_durable: false },
@@ -147,6 +150,15 @@ impl<W: Wire> Task<W> {
     pub(super) fn restart(&mut self) {
         if self.call.kind != Kind::Find {
             (self.done, self.is_flushing) = (0, false);
+        }
+    }
+
+    /// The next command begins. What another connection repeats has no time of its own: a server that is lost at the same
+    /// command each time would never be late.
+    pub(super) fn begin_next(&mut self, now_ns: u64) {
+        let done = self.done + u64::from(self.is_flushing);
+        if done > self.reached {
+            (self.reached, self.begun_ns) = (done, now_ns);
         }
     }
 
