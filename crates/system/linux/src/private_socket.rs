@@ -12,6 +12,9 @@ use rustix::net::SocketFlags;
 
 use crate::unix_listener::{self, ListenError};
 
+/// Longest path that all clients can connect to, bytes.
+const PATH_BYTES_MAX: usize = 107;
+
 /// Connections that wait to be accepted, at most.
 const BACKLOG: i32 = 128;
 
@@ -35,6 +38,12 @@ impl PrivateSocket {
             (Some(parent), Some(name)) if path.is_absolute() => (parent, name),
             _ => return Err("write an absolute path of a file".into()),
         };
+        let bytes = path.as_os_str().len();
+        if bytes > PATH_BYTES_MAX {
+            return Err(format!(
+                "it has {bytes} bytes, and a path that can be connected to has {PATH_BYTES_MAX} at most: take a shorter one"
+            ));
+        }
         let directory = safe_directory(parent, program)?;
         // By the open directory: its name may lead elsewhere by now.
         let inside = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);

@@ -222,6 +222,7 @@ fn the_socket_is_where_nobody_else_can_put_another() {
     let refusal = |path: &Path| ControlSocket::open(path).expect_err("refused");
     assert!(refusal(Path::new("control.sock")).contains("absolute path"));
     assert!(refusal(&at("none/control.sock")).contains("create it first"));
+    assert!(refusal(&at(&"x".repeat(108))).contains("has 107 at most"));
     std::fs::write(at("file"), "x").expect("written");
     assert!(refusal(&at("file")).contains("it is no socket"));
     assert_eq!(std::fs::read(at("file")).expect("there"), b"x");
