@@ -8,8 +8,8 @@ use host::{Association, Command, DataBuffer, Error, InvalidCommand, Lane};
 /// Pause after a lane could not be connected, and between looks whether one is still wanted.
 const LANE_PAUSE: Duration = Duration::from_millis(50);
 
-/// A lane of the association. While the target is lost, or about to be noticed as lost, it is tried again, unless nobody wants
-/// it any more.
+/// Connects a lane of the association. If the target is lost, the bridge tries again until the time is over or the lane is not
+/// wanted any more.
 ///
 /// # Errors
 /// The target has none left, or is not there at that time.

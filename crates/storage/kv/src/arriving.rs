@@ -1,7 +1,8 @@
 //! Values that are arriving: the memory that each begins with, counted so that the rest stays for their ends and for other pairs.
 //!
-//! A value begins only while what all that have begun began with, and what it begins with, have room together; one that is alone begins
-//! in any case. What a long value takes later is not counted: a host that announces values and sends none holds no more than that.
+//! A value begins only if its first chunks, and those that all arriving values began with, have room together. A value that is
+//! alone begins in any case. The chunks that a long value takes later are not counted: a host that announces values and sends
+//! none holds the first chunks alone.
 
 use std::fmt;
 use std::sync::Arc;

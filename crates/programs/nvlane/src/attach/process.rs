@@ -107,7 +107,7 @@ pub(super) enum Wake {
     CommandEnded(std::io::Result<ExitStatus>),
     /// The association ended for good.
     Over(String),
-    /// Whoever uses the bridge has detached it.
+    /// The user of the bridge has detached it.
     Detached(String),
 }
 

@@ -70,7 +70,7 @@ impl Entry {
     fn make_in(directory: &Path, bridge: &Bridge) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
         let path = directory.join(format!("{}.json", bridge.process));
-        // Whole and locked before it has its name: nobody takes it for that of a dead process.
+        // The file is complete and locked before it gets its name: without the lock it would count as that of a dead process.
         let early = directory.join(format!("{}.new", bridge.process));
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&early)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;

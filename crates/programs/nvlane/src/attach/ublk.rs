@@ -211,7 +211,7 @@ impl UblkArguments {
     }
 
     fn connect(&self, address: Address) -> Result<Association, Failure> {
-        // As many as there may be namespaces, where that is known; the target grants what it has.
+        // As many devices as numbers were given. The target may grant fewer lanes.
         let devices = self.device.number.len().div_ceil(self.addresses.len()).max(1);
         let lanes = usize::from(self.queues()).saturating_mul(devices).min(LANES_MAX);
         let lanes = u16::try_from(lanes).unwrap_or(u16::MAX);
